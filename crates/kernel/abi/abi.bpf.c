@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Makes clang emit BTF for the ABI headers. None of its code runs; only its .BTF section is used.
+ * Makes clang emit BTF for the ABI headers. The code of this file never runs; the build uses only
+ * the .BTF section of the object file.
  *
  * clang emits BTF only for definitions. Therefore each kernel function has a body (never called),
  * each per-CPU variable is defined, and each type is the type of a member of one variable.
@@ -66,7 +67,7 @@ union {
 	nodemask_t nodemask;
 } abi_types;
 
-/* Defined for its type, because a struct with a flexible array may not be a member above. */
+/* This variable yields its type's BTF: a struct with a flexible array may not be in the union. */
 struct scx_cmask abi_cmask;
 
 union {

@@ -181,7 +181,7 @@ enum scx_ent_flags {
 	SCX_TASK_REENQ_PREEMPTED = 3 << 12,
 	SCX_TASK_REENQ_CAP = 4 << 12,
 #ifndef __BINDGEN__
-	/* Marks a cursor, which is not a task. Left out here so that the flags are unsigned in Rust. */
+	/* Marks the cursor of an iterator, not a task. Left out in Rust, whose flags are unsigned. */
 	SCX_TASK_CURSOR = 1 << 31,
 #endif
 };
@@ -280,7 +280,7 @@ enum cpu_usage_stat {
 };
 
 #ifdef __BINDGEN__
-/* Values of task_struct fields that objects test. They are macros in the kernel, so have no BTF. */
+/* Values of task_struct fields that objects test. In the kernel they are macros without BTF. */
 enum task_macros {
 	PF_IDLE = 0x2,
 	PF_EXITING = 0x4,

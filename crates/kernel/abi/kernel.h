@@ -128,7 +128,7 @@ struct task_struct {
 	cpumask_t cpus_mask;	/* last, so that the fields written by a switch lie together */
 };
 
-/* One per thread group. */
+/* An address space. Each thread group has one. */
 struct mm_struct {
 	ptr(struct task_struct) owner;
 };
@@ -146,7 +146,7 @@ struct ns_common {
 	unsigned int inum;
 };
 
-/* Only the initial namespace exists. */
+/* Only the initial pid namespace exists. */
 struct pid_namespace {
 	unsigned int level;
 	struct ns_common ns;
@@ -182,7 +182,10 @@ struct kernfs_node {
 	u64 id;
 };
 
-/* Bit 1 (__PERCPU_REF_DEAD) is set once the cgroup is removed. The other bits are no pointer. */
+/*
+ * The simulator sets bit 1 (__PERCPU_REF_DEAD) when it removes the cgroup. The other bits are not a
+ * pointer to counters, as they are in the kernel.
+ */
 struct percpu_ref {
 	unsigned long percpu_count_ptr;
 };
@@ -215,7 +218,10 @@ struct scx_task_group {
 	bool idle;
 };
 
-/* The cpu controller's state of a cgroup. css is first, because objects cast between the two. */
+/*
+ * The cpu controller's state of a cgroup. css is the first member, because objects cast pointers
+ * between the css and the task_group.
+ */
 struct task_group {
 	struct cgroup_subsys_state css;
 	int idle;
@@ -302,7 +308,7 @@ struct bpf_rb_node {
 	u64 __opaque[4];
 };
 
-/* Used only as a pointer argument of kernel functions. */
+/* Kernel functions use this struct only as a pointer argument. */
 struct bpf_prog_aux;
 
 struct bpf_list_head {

@@ -51,7 +51,7 @@ struct scx_cgroup_init_args {
 };
 
 #ifndef __BINDGEN__
-/* Empty in the kernel too. The Rust code does not use it. */
+/* This struct is empty in the kernel too. The Rust code does not use it. */
 struct scx_cpu_acquire_args {};
 #endif
 
@@ -200,7 +200,7 @@ struct sched_ext_ops {
 	op(void, cpu_release, s32 cpu, struct scx_cpu_release_args *args);
 };
 
-/* The form whose CPUs are numbered by topology (cids). */
+/* The form of the ops table in which CPUs are numbered by topology (cids). */
 struct sched_ext_ops_cid {
 	op(s32, select_cid, struct task_struct *p, s32 prev_cid, u64 wake_flags);
 	SCX_OPS_TASK_PATH;

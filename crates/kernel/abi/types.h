@@ -2,9 +2,9 @@
 /*
  * Base types of the ABI headers, and the macros that let clang and bindgen read the same text.
  *
- * clang makes BTF from it: a pointer is a typed pointer, a callback has its prototype. bindgen, run
- * with __BINDGEN__ defined, makes the simulator's structs from it: a pointer is a guest address
- * (u64), which no host code can dereference, so every struct is plain data.
+ * clang makes BTF from the text: a pointer is a typed pointer, a callback has its prototype.
+ * bindgen, run with __BINDGEN__ defined, makes the simulator's structs from the text: a pointer is
+ * a guest address (u64), which no host code can dereference, so every struct is plain data.
  */
 #ifndef ABI_TYPES_H
 #define ABI_TYPES_H
@@ -18,7 +18,7 @@ typedef unsigned long long u64;
 
 #define s32 int
 #define s64 long long
-/* A program may write any byte to a bool, and a Rust bool may hold only 0 or 1. Text is bytes. */
+/* bool is u8, because a program may write any byte, but Rust's bool allows only 0 and 1. */
 #define bool u8
 #define char u8
 #define ptr(type) u64
@@ -53,7 +53,7 @@ typedef struct {
 	u32 val;
 } kgid_t;
 
-/* Guard object of guard(rcu)(). Programs put one on their stack. */
+/* Guard object of guard(rcu)(). Programs put such an object on their stack. */
 typedef struct {
 	ptr(void) lock;
 } class_rcu_t;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's part of what BPF programs use: its types, functions, variables, timers and locks.
+//! The parts of the kernel that BPF programs use: types, functions, variables, timers and locks.
 //!
 //! Owns: the generations of timers.
 //! Does not: run programs (`Kernel::vm` does), or implement functions (see `ext/kfunc.rs`).
@@ -23,7 +23,7 @@ use std::sync::atomic::AtomicBool;
 pub struct Bpf {
     pub btf: Arc<Btf>,
     pub(crate) vars: KernelVars,
-    /// Indexed by `KfuncId`.
+    /// Handlers of kernel functions, indexed by `KfuncId`.
     pub(crate) kfuncs: Box<[Handler]>,
     pub(crate) insn_time: InsnTime,
     pub(crate) prandom: Stream,
@@ -31,8 +31,8 @@ pub struct Bpf {
     pub(crate) locks: rustc_hash::FxHashMap<u64, Lock>,
     /// Generation of each timer. An expiry with an older generation is ignored.
     timers: Vec<u32>,
-    /// A loaded object knows the address of a run queue, so that its clocks must be kept up to date
-    /// in guest memory. Shared with `KernelTarget`.
+    /// Whether a loaded object knows the address of a run queue. The kernel must then keep the
+    /// clocks of run queues up to date in guest memory. `KernelTarget` shares this flag.
     pub(crate) rq_address_known: Arc<AtomicBool>,
 }
 

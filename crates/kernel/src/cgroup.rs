@@ -19,10 +19,10 @@ use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
 
-/// Size of a directory's guest slot, bytes. It contains its cgroup, css_set, kernfs_node,
-/// task_group and name.
+/// Size of a directory's guest slot, bytes. The slot contains the directory's cgroup, css_set,
+/// kernfs_node, task_group and name.
 const SLOT_BYTES: u64 = 4096;
-/// Upper bound on the directories created in one run, the root included.
+/// Upper bound on the number of directories created in one run, the root included.
 pub const MAX_CGROUPS: u32 = 1 << 16;
 /// Offsets of the parts of a slot, bytes.
 const CSS_SET: u64 = 1024;
@@ -34,14 +34,14 @@ pub const NAME_MAX: usize = 255;
 /// `KERNFS_MAX_USER_XATTRS` and `KERNFS_USER_XATTR_SIZE_LIMIT`
 const MAX_XATTRS: usize = 128;
 const MAX_XATTR_BYTES: usize = 128 << 10;
-/// Inode number of the root directory. Directory `id` has this plus `id`.
+/// Inode number of the root directory. The directory `id` has the inode number `ROOT_INO + id`.
 const ROOT_INO: u64 = 1;
 /// `__PERCPU_REF_DEAD`
 const REF_DEAD: u64 = 2;
 /// Level of the deepest possible directory, from `CGROUP_LEVELS` of the ABI.
 pub const MAX_DEPTH: usize = abi::CGROUP_LEVELS as usize - 1;
 
-/// One directory.
+/// One cgroup, which is a directory of cgroupfs.
 #[derive(Clone, Debug)]
 pub struct Cgroup {
     pub id: CgroupId,
@@ -50,22 +50,22 @@ pub struct Cgroup {
     pub path: String,
     pub level: u32,
     pub spec: CgroupSpec,
-    /// `cpuset.cpus`; None: those of the parent.
+    /// `cpuset.cpus`; None: the directory uses its parent's CPUs.
     pub cpuset: Option<CpuMask>,
-    /// Guest address of its `struct cgroup`.
+    /// Guest address of the directory's `struct cgroup`.
     pub addr: u64,
-    /// Children in the order of creation, which is that of their ids.
+    /// Child directories. The order of their ids is the order of their creation.
     pub children: BTreeSet<CgroupId>,
     /// Names of the children, for the check whether a name is taken.
     child_names: BTreeSet<String>,
     pub nr_tasks: u32,
     /// Extended attributes of the directory: `user.NAME`.
     pub xattrs: BTreeMap<String, Vec<u8>>,
-    /// Co-scheduling account of its own tasks.
+    /// Co-scheduling account of the tasks in this directory, without its descendants.
     pub cosched: CoschedTime,
-    /// `SCX_TG_INITED`: the loaded scheduler has initialised it.
+    /// `SCX_TG_INITED`: the loaded scheduler has initialised this cgroup.
     pub ext_inited: bool,
-    /// CPU time of its own tasks.
+    /// CPU time of the tasks in this directory, without its descendants.
     pub run_ns: Nanos,
 }
 
@@ -135,7 +135,7 @@ impl CgroupTable {
         std::iter::successors(Some(from), |&id| self.get(id)?.parent).collect()
     }
 
-    /// Returns the directory with that inode number (`cgroup_id()`).
+    /// Returns the directory with the inode number `ino` (`cgroup_id()`).
     pub fn by_ino(&self, ino: u64) -> Option<CgroupId> {
         let id = CgroupId(u32::try_from(ino.checked_sub(ROOT_INO)?).ok()?);
         self.exists(id).then_some(id)
@@ -195,7 +195,7 @@ impl CgroupTable {
         order
     }
 
-    /// Adds a directory to the tree. The caller notifies the classes.
+    /// Adds a directory to the tree. The caller notifies the scheduling classes.
     fn create(
         &mut self,
         mem: &mut Memory,
@@ -311,7 +311,8 @@ impl CgroupTable {
     }
 }
 
-/// Quota of `cpu.max`, µs, as schedulers get it; no limit is all ones (RUNTIME_INF).
+/// Quota of `cpu.max`, µs, as schedulers get it. Without a limit the value is all ones
+/// (RUNTIME_INF).
 pub fn quota_us(spec: &CgroupSpec) -> u64 {
     spec.quota.map_or(u64::MAX, |q| q / 1000)
 }

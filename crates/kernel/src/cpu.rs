@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The run state of a CPU: its current task, the end of its kernel path, and its pending requests.
 //!
-//! Owns: the per-CPU record, and the table type of everything that exists once per CPU. Does not:
-//! act on the record (see `schedule.rs`, `exec.rs`, `tick.rs`).
+//! Owns: the per-CPU record, and the table type of everything that exists once per CPU.
+//! Does not: act on the record (see `schedule.rs`, `exec.rs`, `tick.rs`).
 
 pub(crate) mod cache_occupancy;
 mod hotplug;
@@ -43,7 +43,7 @@ impl PerCpu<Cpu> {
         self.get(cpu.idx()).is_some_and(|c| c.online)
     }
 
-    /// Returns `cpu` if it is on line, else some CPU that is.
+    /// Returns `cpu` if it is on line, else the first CPU that is on line.
     #[inline]
     pub(crate) fn online_or_any(&self, cpu: CpuId) -> CpuId {
         if self.is_online(cpu) { cpu } else { self.any_online(cpu) }
@@ -114,15 +114,14 @@ pub struct CpuTime {
     /// Steps of tasks, cache refills included.
     pub busy: Nanos,
     pub idle: Nanos,
-    /// In the kernel: switches, scheduling, interrupts, system calls.
+    /// Time in the kernel: switches, scheduling, interrupts, system calls.
     pub overhead: Nanos,
-    /// Spinning for locks of the kernel or of BPF; a part of `overhead`.
+    /// Time spinning for locks of the kernel or of BPF; a part of `overhead`.
     pub lock_wait: Nanos,
 }
 
-/// One CPU. The fields that a switch needs lie in the first three of the host's cache lines, in
-/// this order, so that a switch on a machine with a thousand CPUs touches no more lines than it
-/// must.
+/// One CPU. The fields that a task switch needs come first and fill three cache lines of the host,
+/// so that a switch on a machine with a thousand CPUs touches few lines.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Cpu {
@@ -132,24 +131,25 @@ pub struct Cpu {
     pub idle_task: TaskId,
     /// Generation of the step-end event. An event with an older generation is ignored.
     pub run_gen: u32,
-    /// `rq->next_class`: the class of `curr`, or a higher one that will preempt it at the next
-    /// schedule.
+    /// `rq->next_class`: the class of `curr`, or a higher class whose task will preempt `curr` at
+    /// the next schedule.
     pub next_class: Class,
     pub online: bool,
     pub need_resched: bool,
-    /// `TIF_NEED_RESCHED_LAZY`: schedule at the next return to user mode.
+    /// `TIF_NEED_RESCHED_LAZY`: the CPU must schedule at its next return to user mode.
     pub resched_lazy: bool,
     /// The current task gave up the CPU of its own accord (for the count of voluntary switches).
     pub voluntary: bool,
-    /// A reschedule interrupt is on its way.
+    /// A reschedule interrupt is on its way to this CPU.
     pub resched_sent: bool,
-    /// The default class wants a task of this CPU pushed to the CPU that asked for it.
+    /// A balance of the default class has asked the stopper to push a task of this CPU to another
+    /// CPU.
     pub active_balance: bool,
     pub tick_on: bool,
     pub tick_gen: u32,
-    /// Task that the stopper moves once it is off the CPU, and its target.
+    /// Task that the stopper will move when the task is off the CPU, and the target CPU.
     pub pushing: Option<(TaskId, CpuId)>,
-    /// End of the kernel path that runs here or ran last.
+    /// End of the kernel path that runs on this CPU or ran last.
     pub kernel_until: Nanos,
     /// Time from which `curr` makes progress; later than now while the CPU is in the kernel.
     pub progress_from: Nanos,
@@ -160,22 +160,23 @@ pub struct Cpu {
     /// `rq->clock`: the time at which the present scheduling path read the clock.
     pub rq_clock: Nanos,
     pub rq_lock: Lock,
-    /// Time up to which its tasks have been charged.
+    /// Time up to which the CPU's tasks have been charged.
     pub charged_until: Nanos,
     pub switches: u64,
     pub time: CpuTime,
-    /// CPUs whose pass through the scheduler this one spins for (SCX_KICK_WAIT), each with its
-    /// count of passes (`kick_sync`) when the kick was sent.
+    /// CPUs for whose next pass through the scheduler this CPU spins (SCX_KICK_WAIT). The second
+    /// part of an entry is that CPU's count of passes (`kick_sync`) when this CPU sent the kick.
     pub sync_wait: Vec<(CpuId, u64)>,
     pub kicks: u64,
     /// Woken tasks that this CPU is to enqueue itself (`rq->wake_list`).
     pub wake_list: Vec<TaskId>,
-    /// Start of the present idle state; None: awake, or waking until `awake_at`.
+    /// Start of the present idle state; None: the CPU is awake, or leaves its idle state until
+    /// `awake_at`.
     pub idle_since: Option<Nanos>,
     pub awake_at: Nanos,
     /// Expiry of the timer that ends the default class's slice (HRTICK).
     pub hrtick_at: Option<Nanos>,
-    /// The other CPUs of its core.
+    /// The other CPUs of this CPU's core.
     pub siblings: SmallVec<[CpuId; 4]>,
 }
 

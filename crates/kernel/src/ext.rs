@@ -90,7 +90,7 @@ pub struct Sched {
     pub exit: Option<ExitInfo>,
     /// `scx_exit_info.flags` (`SCX_EFLAG_*`).
     pub exit_flags: u64,
-    /// Whether the exit is being carried out.
+    /// Whether the kernel has begun to carry out the exit.
     pub disabling: bool,
     pub events: EventStats,
     pub warned_zero_slice: bool,
@@ -109,15 +109,16 @@ pub struct ExtCpu {
     pub idle_renotify: bool,
     pub bypassing: bool,
     pub cpu_released: bool,
-    /// Tasks whose verdict names another CPU's local DSQ. They are moved once no run queue lock is
-    /// held.
+    /// Tasks that the scheduler dispatched directly to another CPU's local DSQ. The kernel moves
+    /// them when it holds no run queue lock.
     pub ddsp_deferred: VecDeque<TaskId>,
     pub reenq_local: Option<u64>,
     pub reenq_users: Vec<(DsqId, u64)>,
     pub deferred_posted: bool,
     pub kick_now: Vec<(CpuId, u64)>,
     pub kick_posted: bool,
-    /// Number of passes of this CPU through the scheduler. SCX_KICK_WAIT waits until it changes.
+    /// Number of passes of this CPU through the scheduler. A CPU that kicked this one with
+    /// SCX_KICK_WAIT waits until the number changes.
     pub kick_sync: u64,
     pub sync_pending: Vec<(CpuId, u64)>,
     pub dispatch: DispatchBuf,
@@ -144,7 +145,7 @@ pub struct DispatchBuf {
     pub nr_tasks: u32,
 }
 
-/// Arguments of a verdict other than the DSQ.
+/// Arguments of a dispatch verdict, other than the DSQ.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectDispatchArgs {
     pub slice: u64,
@@ -152,8 +153,8 @@ pub struct DirectDispatchArgs {
     pub flags: u64,
 }
 
-/// A program of the scheduler in progress. `op` is None for a timer callback, a syscall program
-/// and a tracing program.
+/// Context of a running program of the scheduler. `op` is None for a timer callback, a syscall
+/// program and a tracing program.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpFrame {
     pub op: Option<Op>,
@@ -180,7 +181,8 @@ impl OpFrame {
 /// Task that `scx_bpf_dsq_insert()` may dispatch directly now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DirectSlot {
-    /// Outside `ops.select_cpu` and `ops.enqueue`: insertions are buffered.
+    /// No task, because neither `ops.select_cpu` nor `ops.enqueue` runs. The kernel buffers
+    /// insertions.
     #[default]
     Closed,
     Open(TaskId),
@@ -204,9 +206,11 @@ pub struct Ext {
     /// outer frame and restores it afterwards.
     pub frame: Option<OpFrame>,
     pub direct: DirectSlot,
-    /// Task whose verdict is being carried out after the call that gave it has returned.
+    /// Dispatch verdict that the kernel carries out now, after the program's call that gave the
+    /// verdict has returned.
     pub deferred_verdict: Option<DeferredVerdict>,
-    /// Enqueue flags of the remote move under way (`rq->scx.remote_activate_enq_flags`).
+    /// Enqueue flags of the task that is being moved to another CPU's local DSQ
+    /// (`rq->scx.remote_activate_enq_flags`).
     pub remote_activate_flags: u64,
     pub runnable_count: u64,
     pub next_tid: u64,
@@ -228,7 +232,7 @@ pub struct Ext {
     pub sched_switch: Vec<(InstanceId, FuncId)>,
     /// Lines printed by the kernel and by `bpf_printk`.
     pub printk: Vec<String>,
-    /// CPUs that spin for SCX_KICK_WAIT.
+    /// Number of CPUs that spin because of SCX_KICK_WAIT.
     pub(crate) nr_sync_waiters: u32,
     /// `scx_hotplug_seq`: number of times that a CPU came on line or went off line.
     pub(crate) hotplug_seq: u64,

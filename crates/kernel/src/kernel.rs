@@ -65,12 +65,12 @@ pub(crate) enum AfterEvent {
 pub struct Kernel {
     /// Guest memory and the programs.
     pub vm: Vm,
-    /// The kernel's part of what programs use.
+    /// The parts of the kernel that BPF programs use.
     pub bpf: Bpf,
     pub machine: Arc<Machine>,
     pub cpus: PerCpu<Cpu>,
     pub cache_traffic: CacheTraffic,
-    /// The machine is so large that prefetching pays (see `prefetch.rs`).
+    /// Whether the machine is so large that prefetching pays (see `prefetch.rs`).
     pub(crate) prefetch_enabled: bool,
     pub tasks: TaskTable,
     pub cgroups: CgroupTable,
@@ -96,8 +96,8 @@ impl Kernel {
         self.exec.clock
     }
 
-    /// Charges the instructions that BPF programs have executed since the last call. Called
-    /// whenever a program calls the kernel and when it ends.
+    /// Charges the instructions that BPF programs have executed since the last call of this
+    /// function. The kernel calls it whenever a program calls a kernel function or ends.
     #[inline(always)]
     pub(crate) fn charge_insns(&mut self) {
         let ns = self.insns_ns();
@@ -129,7 +129,7 @@ impl Kernel {
     }
 
     /// Runs `f` as code on `cpu` from `now` on. The time that `f` charges counts as time in the
-    /// kernel. Afterwards the CPU reschedules if that was requested.
+    /// kernel. Afterwards the CPU reschedules if a reschedule is pending.
     #[inline]
     pub(crate) fn on_cpu<R>(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel) -> R) -> R {
         self.enter(cpu);
@@ -156,16 +156,18 @@ impl Kernel {
         self.exec = Exec { cpu, clock, insns_from: self.vm.executed, insns_ns: 0 };
     }
 
-    /// Ends the kernel path on `cpu`: schedules if requested, then lets its task go on.
+    /// Ends the kernel path on `cpu`: reschedules if a reschedule is pending, then lets the CPU's
+    /// task go on.
     fn leave(&mut self, cpu: CpuId) {
         if let Some((at, lane)) = self.leave_kernel(cpu) {
             self.post_step_end(cpu, at, lane);
         }
     }
 
-    /// Ends an event. Steps of the task that end before the next queued event are taken at once,
-    /// without a passage through the queue; the first step of a task that was switched to begins
-    /// this way. The order of events is the same as if each step end were queued.
+    /// Ends an event. If the task's step ends before the next queued event, this function handles
+    /// the end of the step at once, without the queue. The first step of a task that the CPU has
+    /// just switched to begins this way. The order of events is the same as if each step end were
+    /// queued.
     #[inline(always)]
     pub(crate) fn finish(&mut self, mut then: AfterEvent) {
         loop {
@@ -187,8 +189,8 @@ impl Kernel {
         }
     }
 
-    /// Ends the kernel path on `cpu`. Returns the end of its task's step and the event lane for it;
-    /// None if the CPU is idle or a queued event already serves.
+    /// Ends the kernel path on `cpu`. Returns the end of the current task's step and the event lane
+    /// for it; None if the CPU is idle or the queued step-end event is early enough.
     #[inline(always)]
     fn leave_kernel(&mut self, cpu: CpuId) -> Option<(Nanos, usize)> {
         if self.cpus[cpu].must_schedule() {
@@ -218,14 +220,15 @@ impl Kernel {
         self.end.stop_with(Stop::ScheduleLoop { cpu, max });
     }
 
-    /// Always inlined: `kind` is known at each call, so that little code remains.
+    /// Traces an event. This function is always inlined, because each caller knows the variant of
+    /// `kind`, so that little code remains.
     #[inline(always)]
     pub(crate) fn trace(&mut self, kind: Kind) {
         let (time, cpu) = (self.exec.clock, self.exec.cpu);
         self.tracer.emit(scxlab_trace::event::Event { time, cpu, kind });
     }
 
-    /// Whether a task is the workload's, not the system's own.
+    /// Whether a task belongs to the workload. init and the idle tasks belong to the system.
     pub fn is_workload(&self, task: &crate::task::Task) -> bool {
         task.pid != 0 && task.id != self.tasks.init
     }

@@ -9,12 +9,12 @@
 //! ```text
 //!   kernel     one run: all its state, boot, events in order of time, its end
 //!   cpu        CPUs: their state, locks, caches, hotplug
-//!   task       tasks: their table, life, steps, and the behaviour that they ask
+//!   task       tasks: their table, life, steps, and the behaviour that gives the steps
 //!   cgroup     cgroups: their table, cpusets, co-scheduling
 //!   schedule   scheduling passes, wake-ups, ticks, the default class and real time
 //!   ext        sched_ext: the class whose policy is a loaded scheduler
-//!   bpf        what programs see and use of the kernel
-//!   metrics    what a run measures
+//!   bpf        the parts of the kernel that BPF programs see and use
+//!   metrics    the measurements of a run
 //! ```
 
 #![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]

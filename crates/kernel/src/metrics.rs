@@ -61,14 +61,15 @@ pub struct Metrics {
     pub run_queue_wait: TimeHistogram,
     /// Waits for contended locks.
     pub lock_wait: TimeHistogram,
-    /// Indexed by `Distance`.
+    /// Number of migrations, indexed by the `Distance` between the two CPUs.
     pub migrations: [u64; 5],
     pub refill_ns: Nanos,
-    /// A CPU was off line for a while, so that its times do not add up to the run's duration.
+    /// A CPU was off line for a while, so that the CPU's times do not add up to the run's duration.
     pub hotplugged: bool,
     /// Number of times that a group ran out of quota on a CPU.
     pub throttles: u64,
-    /// Number of performance levels that schedulers requested; they have no effect here.
+    /// Number of requests of schedulers for a CPU performance level. The simulated kernel ignores
+    /// the requested levels.
     pub cpuperf_requests: u64,
     /// Finished units of work of all tasks.
     pub work_units: u64,

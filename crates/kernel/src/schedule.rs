@@ -66,8 +66,9 @@ impl Kernel {
         }
     }
 
-    /// Runs the stopper, then picks. Refreshes the speed in any case: `switch` sees the idle task
-    /// as the previous one, although a task may have run before the stopper.
+    /// Runs the stopper, then picks the next task. Always refreshes the CPU's speed, because
+    /// `switch` sees the idle task as the previous task, although another task may have run before
+    /// the stopper.
     #[cold]
     #[inline(never)]
     fn schedule_stopped(&mut self, cpu: CpuId) {
@@ -79,8 +80,9 @@ impl Kernel {
         self.refresh_speed_around(cpu);
     }
 
-    /// Runs the stopper for the pending requests. The running task is put and switched away, and
-    /// may be moved to another CPU. The CPU then counts as idle until the pick.
+    /// Runs the stopper for the pending requests. The CPU switches away from the running task,
+    /// which the stopper may move to another CPU. The CPU then counts as idle until it picks a
+    /// task.
     fn run_stopper(&mut self, cpu: CpuId) {
         let c = &mut self.cpus[cpu];
         let push = c.pushing.take();
@@ -119,8 +121,8 @@ impl Kernel {
         }
     }
 
-    /// Picks from the highest class that has a task. A class may ask to start over when its search
-    /// let a task of a higher class in.
+    /// Picks a task of the highest class that has one. sched_ext makes the search start over if a
+    /// task of a higher class arrived meanwhile.
     fn pick_next(&mut self, cpu: CpuId, prev: TaskId) -> TaskId {
         loop {
             if let Some(task) = self.rt_pick(cpu) {
@@ -138,7 +140,7 @@ impl Kernel {
         self.cpus[cpu].idle_task
     }
 
-    /// Lets the same task go on. An idle CPU that stays idle reports itself idle again.
+    /// Lets the current task go on. An idle CPU that stays idle reports itself idle again.
     fn kept(&mut self, cpu: CpuId, task: TaskId) {
         if self.tasks[task].class == Class::Idle {
             self.ext_update_idle(cpu, true, false);
@@ -157,7 +159,7 @@ impl Kernel {
 
     #[inline(always)]
     pub(crate) fn set_next(&mut self, cpu: CpuId, next: TaskId) {
-        // The search for the next task may already have been charged to the previous one.
+        // The previous task may already have been charged for the search, so `next` must not be.
         let c = &self.cpus[cpu];
         let t = &mut self.tasks[next];
         t.exec_start = c.rq_clock.max(c.charged_until);
@@ -274,7 +276,7 @@ impl Kernel {
     }
 
     /// Counts waits that are still open when the run ends, with the time waited so far. A wait that
-    /// begins at that instant, or later by its CPU's clock, does not count.
+    /// begins at the end of the run, or later by the clock of the task's CPU, does not count.
     pub(crate) fn close_waits(&mut self) {
         let now = self.now;
         for id in self.tasks.ids() {
@@ -290,8 +292,8 @@ impl Kernel {
         }
     }
 
-    /// Begins to bring a CPU that an interrupt reaches out of its idle state. Returns the time at
-    /// which the interrupt can be handled; None: now.
+    /// Makes a CPU leave its idle state, because an interrupt arrives. Returns the time at which
+    /// the CPU can handle the interrupt; None: at once.
     #[inline]
     pub(crate) fn leave_idle_state(&mut self, cpu: CpuId) -> Option<Nanos> {
         let c = &self.cpus[cpu];
@@ -336,7 +338,8 @@ impl Kernel {
         self.on_cpu_last(cpu, |k| k.charge(k.machine.costs.irq.resched_ns))
     }
 
-    /// Dequeues a task, and puts it if it runs, so that its parameters can be changed.
+    /// Dequeues a task, and calls `put_prev` if it runs, so that the caller can change the task's
+    /// parameters.
     pub(crate) fn change_begin(&mut self, task: TaskId, flags: u64) -> Change {
         let t = &self.tasks[task];
         if t.state == TaskState::Sleeping && t.on_rq {
@@ -357,7 +360,8 @@ impl Kernel {
         Change { task, queued, running, class, flags }
     }
 
-    /// Puts the task back with its changed parameters.
+    /// Undoes `change_begin`: enqueues the task with its changed parameters, and calls `set_next`
+    /// if it runs.
     pub(crate) fn change_end(&mut self, change: Change) {
         let Change { task, queued, running, class, flags } = change;
         let (cpu, new_class) = (self.tasks[task].cpu, self.tasks[task].class);
@@ -388,7 +392,7 @@ impl Kernel {
 }
 
 impl Task {
-    /// Sets the state, here and in the `task_struct` that programs see.
+    /// Sets the task's state, here and in the `task_struct` that programs see.
     #[inline(always)]
     pub(crate) fn set_state(&mut self, guest: &mut abi::task_struct, state: TaskState) {
         self.state = state;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tasks: one slot of the task table each. The kernel's private state is here; the part that BPF
-//! programs can see (`struct task_struct` of `abi/kernel.h`) is in guest memory.
+//! Tasks, and the table that holds each task in a slot. A slot holds the kernel's private state of
+//! the task; the part that BPF programs can see (`struct task_struct` of `abi/kernel.h`) is in
+//! guest memory.
 //!
 //! Owns: allocation of slots and pids.
 //! Does not: decide or charge anything, or fill the guest part of the slots (see `mirror.rs`).
@@ -38,7 +39,7 @@ pub const MAX_TASKS: u32 = 1 << 18;
 /// Number of slots that are freed before a freed slot is used again, so that a stale pointer held
 /// across a grace period still reads the task that it meant.
 const REUSE_DELAY: usize = 64;
-/// `MAX_RT_PRIO`. The `static_prio` of nice 0 is this plus 20.
+/// `MAX_RT_PRIO`. The `static_prio` of nice 0 is `MAX_RT_PRIO + 20`.
 const MAX_RT_PRIO: i32 = 100;
 
 /// Scheduling classes, lowest first, as the kernel ranks them.
@@ -72,7 +73,8 @@ pub enum TaskState {
 pub struct CacheMarks {
     pub core: Option<u32>,
     pub llc: Option<u32>,
-    /// Total bytes that had been touched in that core and in that LLC when the task left.
+    /// Total bytes that tasks had fetched into the cache of `core`, and into `llc`, when this task
+    /// left the CPU.
     pub core_mark: u64,
     pub llc_mark: u64,
 }
@@ -103,15 +105,15 @@ pub struct TaskAccount {
 pub struct Task {
     pub id: TaskId,
     pub cpu: CpuId,
-    /// Guest address of its `task_struct`.
+    /// Guest address of the task's `task_struct`.
     pub addr: u64,
     pub state: TaskState,
     pub class: Class,
-    /// Enqueued in its class (runnable, running or delayed).
+    /// The task is enqueued in its class: it waits, runs, or sleeps with a delayed dequeue.
     pub on_rq: bool,
-    /// The current task of its CPU.
+    /// The task is the current task of its CPU.
     pub on_cpu: bool,
-    /// `cpus` contains every CPU of the machine, so that checks need not read it.
+    /// `cpus` contains every CPU of the machine, so that checks need not read `cpus`.
     pub all_cpus_allowed: bool,
     pub exiting: bool,
     /// A wake-up came while the task was awake: its next block or sleep returns at once.
@@ -122,13 +124,13 @@ pub struct Task {
     pub cgroup: CgroupId,
     /// Generation of the sleep timer. An expiry with an older generation is ignored.
     pub sleep_gen: u32,
-    /// Present step, and its remaining work: 1/1024 ns of full-speed time for `Compute`, wall ns
-    /// otherwise.
+    /// `step`: the present step. `step_left`: the remaining work of that step, in 1/1024 ns of
+    /// full-speed time for `Compute`, in wall ns for other steps.
     pub step: Option<TaskStep>,
     pub step_left: u64,
     /// Cache refill time that the task still owes, wall ns.
     pub refill_left: Nanos,
-    /// Clock up to which its CPU time has been charged.
+    /// Time up to which the kernel has charged the task's CPU time.
     pub exec_start: Nanos,
     pub account: TaskAccount,
     pub ext: ExtEntity,
@@ -137,17 +139,17 @@ pub struct Task {
     /// Enqueue flags while the task is on a remote CPU's wake list and not yet enqueued.
     pub wake_queued: Option<u64>,
     pub pid: u32,
-    /// Leader of its thread group. The leader's slot is kept as long as the group exists.
+    /// Leader of the task's thread group. The leader's slot is kept as long as the group exists.
     pub leader: TaskId,
     pub name: String,
     pub policy: Policy,
     pub nice: i8,
     pub kthread: bool,
-    /// Has executed a program since it was forked.
+    /// The task has executed a program (`execve`) since it was forked.
     pub execed: bool,
-    /// References held by BPF programs. The slot is not freed while there are any.
+    /// Number of references that BPF programs hold. The slot is not freed while there are any.
     pub refs: u32,
-    /// Other threads of its group, whose slots refer to this one.
+    /// Number of other threads in the group that this task leads. Their slots refer to this slot.
     pub nr_other_threads: u32,
     pub slice_request: Nanos,
     /// `user_cpus`: the affinity that the task requested (`p->user_cpus_ptr`). `cpus`: the CPUs
@@ -181,7 +183,7 @@ impl Task {
         }
     }
 
-    /// Weight of its nice value in `sched_prio_to_weight`; SCHED_IDLE has 3.
+    /// Weight of the task's nice value in `sched_prio_to_weight`; a SCHED_IDLE task has weight 3.
     pub fn load_weight(&self) -> u64 {
         match self.policy {
             Policy::Idle => 3,
@@ -260,7 +262,8 @@ impl TaskTable {
     #[inline]
     pub fn at(&self, addr: u64) -> Option<TaskId> {
         let off = addr.wrapping_sub(self.base);
-        // The quotient if the division leaves no remainder; larger than any slot number otherwise.
+        // `slot` is the quotient if `SLOT_BYTES` divides `off`, else a number larger than any slot
+        // number.
         let slot = off.wrapping_mul(SLOT_INVERSE).rotate_right(SLOT_BYTES.trailing_zeros());
         let id = self.slots.get(usize::try_from(slot).ok()?)?.id;
         (u64::from(id.0) == slot).then_some(id)
@@ -345,7 +348,8 @@ impl TaskTable {
         self.by_pid.remove(&pid);
     }
 
-    /// Frees the slot of a task. The slot rests before it is used again.
+    /// Frees the slot of a task. A new task gets the slot only after `REUSE_DELAY` more slots have
+    /// been freed, unless the table is full.
     pub fn remove(&mut self, id: TaskId) {
         self[id].id = FREE_SLOT_ID;
         self.live -= 1;
@@ -359,8 +363,8 @@ impl TaskTable {
     }
 }
 
-/// Panic message of an access to a freed task when debug assertions are on. Without them the access
-/// reads the remains.
+/// Panic message of an access to a freed task when debug assertions are on. Without debug
+/// assertions the access reads the old fields of the freed task.
 const OUTLIVED: &str = "task id outlived its task";
 
 impl std::ops::Index<TaskId> for TaskTable {

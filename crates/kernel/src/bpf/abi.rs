@@ -2,8 +2,8 @@
 //! The kernel's types, as the simulator writes them and as objects are relocated against them.
 //!
 //! Owns: the two forms of `abi/*.h` that `build.rs` generates: Rust structs and BTF. A pointer
-//! field is a guest address (u64) and a flag field a number; every struct is `Pod`, so it may be
-//! viewed in guest memory.
+//! field is a guest address (u64) and a flag field is a number. Every struct is `Pod`, so the
+//! simulator may access it in place in guest memory.
 //! Does not: hold behaviour; a kernel function is only a name here, and its code is elsewhere in
 //! the crate.
 //! Models: the declarations of `abi/kernel.h`.

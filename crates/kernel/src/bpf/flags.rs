@@ -4,7 +4,8 @@
 //!
 //! Values: Linux 7.3. `abi/tests.rs` compares them with `abi/enums.h`.
 
-/// `ENQUEUE_*` / `DEQUEUE_*` of kernel/sched/sched.h; a dequeue flag equals its enqueue twin.
+/// `ENQUEUE_*` and `DEQUEUE_*` of kernel/sched/sched.h. A dequeue flag has the value of the enqueue
+/// flag with the same meaning.
 pub mod queue {
     pub const WAKEUP: u64 = 0x01;
     pub const SLEEP: u64 = 0x01;
@@ -13,9 +14,10 @@ pub mod queue {
     pub const MOVE: u64 = 0x04;
     pub const NOCLOCK: u64 = 0x08;
     pub const CLASS: u64 = 0x40;
-    /// Dequeue: into a state that cannot be woken as usual (TASK_DEAD).
+    /// Dequeue flag: the task enters a state from which a usual wake-up does not wake it
+    /// (TASK_DEAD).
     pub const SPECIAL: u64 = 0x1_0000;
-    /// Enqueue: before other tasks of the same priority.
+    /// Enqueue flag: the task goes before other tasks of the same priority.
     pub const HEAD: u64 = 0x1_0000;
     pub const MIGRATED: u64 = 0x4_0000;
     pub const INITIAL: u64 = 0x8_0000;
@@ -144,7 +146,7 @@ pub mod limit {
     pub const REENQ_MAX_REPEAT: u32 = 256;
     pub const EXIT_MSG_LEN: usize = 1024;
     pub const EXIT_DUMP_DFL_LEN: u32 = 32768;
-    /// Addresses in `scx_exit_info.bt`.
+    /// Upper bound on the number of addresses in `scx_exit_info.bt`.
     pub const EXIT_BT_LEN: usize = 64;
     /// `SCX_WATCHDOG_MAX_TIMEOUT`, ms
     pub const WATCHDOG_MAX_MS: u32 = 30_000;
@@ -155,7 +157,7 @@ pub mod limit {
 pub mod pf {
     pub const IDLE: u32 = 0x0000_0002;
     pub const EXITING: u32 = 0x0000_0004;
-    /// Forked, without an execve since.
+    /// The task has not called execve since it was forked.
     pub const FORKNOEXEC: u32 = 0x0000_0040;
     pub const KTHREAD: u32 = 0x0020_0000;
 }

@@ -9,7 +9,8 @@ use scxlab_machine::id::Nanos;
 /// The time of one instruction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InsnTime {
-    /// Whole nanoseconds per instruction, and the rest in 2^-64 ns, rounded up.
+    /// `whole_ns`: whole nanoseconds per instruction. `part`: the fraction of a nanosecond that
+    /// remains, in 2^-64 ns, rounded up.
     whole_ns: u64,
     part: u64,
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The state of tasks and run queues that BPF programs see: `struct task_struct` and `struct rq` of
-//! `abi/kernel.h`. It is written when the kernel's state changes and never read back.
+//! `abi/kernel.h`. The kernel writes this copy when its own state changes, and never reads it back.
 //!
-//! Owns: every such write, except `p->scx` (`ext/enqueue.rs`) and the fields that programs may
-//! write themselves (`scx.slice`, `scx.dsq_vtime`, `scx.disallow`), which live in guest memory
-//! alone.
+//! Owns: every write to this copy, except to `p->scx` (`ext/enqueue.rs`) and to the fields that
+//! programs may write themselves (`scx.slice`, `scx.dsq_vtime`, `scx.disallow`), which live in
+//! guest memory alone.
 //! Does not: decide or charge anything.
 //!
 //! A task's slot holds its `task_struct` and its `struct pid`. The slot of a thread group's leader
@@ -35,7 +35,7 @@ const THREAD_HEAD: u64 = offset_of!(abi::signal_struct, thread_head) as u64;
 const PID_NS_INUM: u32 = 0xeffffffc;
 /// `NUMA_NO_NODE`
 const NO_NODE: i32 = -1;
-/// Bytes reserved for a `struct sched_class`; only its address has a meaning.
+/// Bytes reserved for a `struct sched_class`. Only the address of the struct has a meaning.
 const CLASS_BYTES: u64 = 64;
 
 /// Guest addresses of the data that all tasks share.
@@ -44,7 +44,7 @@ pub(crate) struct SharedGuestStructs {
     /// `init_cred`: every task belongs to root.
     cred: u64,
     pid_ns: u64,
-    /// One `struct sched_class` for each of `CLASSES`, in its order.
+    /// Address of an array with one `struct sched_class` for each of `CLASSES`, in that order.
     classes: u64,
 }
 
@@ -157,7 +157,7 @@ impl Kernel {
         self.vm.mem.own_mut(addr)
     }
 
-    /// Returns a task and the `task_struct` that programs see of it.
+    /// Returns a task and its `task_struct`, which programs see.
     #[inline(always)]
     pub(crate) fn task_and_guest(&mut self, task: TaskId) -> (&mut Task, &mut abi::task_struct) {
         let Kernel { tasks, vm, .. } = self;
@@ -182,8 +182,8 @@ impl Kernel {
         self.tasks[task].addr + offset_of!(abi::task_struct, cpus_mask) as u64
     }
 
-    /// Writes the links that programs follow from a new task, as the leader of a thread group of
-    /// its own.
+    /// Writes the pointers that programs follow from a new task. The task becomes the leader of its
+    /// own thread group.
     pub(crate) fn mirror_new(&mut self, id: TaskId) {
         let start = self.ktime();
         let shared = self.bpf.vars.shared;
@@ -247,8 +247,8 @@ impl Kernel {
         ts.mm = if user { leader + MM } else { 0 };
     }
 
-    /// Removes the task from the group's list of threads (`__exit_signal()`). Its own links stay as
-    /// they were.
+    /// Removes the task from the group's list of threads (`__exit_signal()`). The links in the task
+    /// itself do not change.
     pub(crate) fn leave_group(&mut self, id: TaskId) {
         let ts: &abi::task_struct = self.vm.mem.host_ref(self.tasks[id].addr);
         let (prev, next, signal) = (ts.thread_node.prev, ts.thread_node.next, ts.signal);
@@ -265,19 +265,19 @@ impl Kernel {
         (ts.cgroups, ts.sched_task_group) = (set, group);
     }
 
-    /// `task_cpu()`
+    /// Writes the CPU that `task_cpu()` reads.
     pub(crate) fn mirror_cpu(&mut self, task: TaskId) {
         let cpu = self.tasks[task].cpu;
         self.task_struct(task).thread_info.cpu = cpu.0;
     }
 
-    /// `p->sched_class`
+    /// Writes `p->sched_class`.
     pub(crate) fn mirror_class(&mut self, task: TaskId) {
         let class = self.bpf.vars.shared.class(self.tasks[task].class);
         self.task_struct(task).sched_class = class;
     }
 
-    /// `rq->nr_running`, all classes.
+    /// Adds 1 to `rq->nr_running`, or subtracts 1. The number counts the tasks of all classes.
     #[inline]
     pub(crate) fn mirror_nr_running(&mut self, cpu: CpuId, more: bool) {
         let rq = self.rq(cpu);
@@ -308,8 +308,8 @@ impl Kernel {
         *(if in_kernel { &mut ts.stime } else { &mut ts.utime }) += period;
     }
 
-    /// Writes the task's utilisation, which the default class has just updated. Only a loaded
-    /// scheduler could read it.
+    /// Writes the task's utilisation, which the default class has just updated. Without a loaded
+    /// scheduler it does nothing, because no program could read the value.
     #[inline]
     pub(crate) fn mirror_util(&mut self, task: TaskId) {
         if self.ext.root.is_some() {
@@ -317,9 +317,9 @@ impl Kernel {
         }
     }
 
-    /// `update_rq_clock()`: sets the run queue's clock to that of the executing code. The PELT
+    /// `update_rq_clock()`: sets the run queue's clock to the clock of the executing code. The PELT
     /// clock (`update_rq_clock_pelt()`) runs slower on a slow CPU and catches up when the CPU
-    /// idles. Both are written to guest memory only if programs can find a run queue.
+    /// idles. The kernel writes both clocks to guest memory only if programs can find a run queue.
     #[inline(always)]
     pub(crate) fn take_rq_clock(&mut self, cpu: CpuId) -> Nanos {
         let at = self.clock();

@@ -24,8 +24,8 @@ pub enum CoschedState {
 /// Co-scheduling account of one cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoschedTime {
-    /// Number of tasks, indexed by `CoschedState`. The count of `Absent` is relative (a new task is
-    /// not added), so it may be negative.
+    /// Number of tasks, indexed by `CoschedState`. A new task is not added to the count of
+    /// `Absent`, so that count may be negative.
     tasks: [i32; 3],
     since: Nanos,
     /// Time in which two or more tasks were runnable and at least one ran.

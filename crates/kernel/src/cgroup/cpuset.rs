@@ -2,8 +2,8 @@
 //! The cpuset controller: confines a cgroup's tasks to some CPUs.
 //!
 //! Owns: the set of CPUs that a task may use, given its requested affinity and its cgroup.
-//! Models: kernel/cgroup/cpuset.c, 7.3, cgroup v2: `cpuset.cpus`, its effective set, and
-//! `set_cpus_allowed_ptr()` of each task when one changes.
+//! Models: kernel/cgroup/cpuset.c, 7.3, cgroup v2: `cpuset.cpus`, `cpuset.cpus.effective`, and
+//! `set_cpus_allowed_ptr()` for each task whose effective set changes.
 //! Differs: no partitions, no memory nodes.
 
 use crate::kernel::Kernel;
@@ -13,7 +13,8 @@ use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, TaskId};
 
 impl Kernel {
-    /// Writes `cpuset.cpus`. None is the empty string: the cgroup has its parent's CPUs.
+    /// Writes `cpuset.cpus`. None stands for the empty string, with which the cgroup uses its
+    /// parent's CPUs.
     pub(crate) fn cpuset_write(
         &mut self,
         cgroup: CgroupId,
@@ -36,8 +37,9 @@ impl Kernel {
         Ok(())
     }
 
-    /// `cpuset.cpus.effective`: the CPUs of the parent that the directory requests; all CPUs of the
-    /// parent if it requests none, or none that the parent has.
+    /// `cpuset.cpus.effective`: the CPUs that the directory requests and its parent has. If the
+    /// directory requests no CPU, or only CPUs that its parent lacks, it has all CPUs of its
+    /// parent.
     pub(crate) fn cpuset_effective(&self, cgroup: CgroupId) -> CpuMask {
         let mut path = self.cgroups.ascend(cgroup);
         path.reverse();
@@ -50,8 +52,8 @@ impl Kernel {
         effective
     }
 
-    /// Sets a task's allowed CPUs from its requested affinity and its cpuset. Moves the task if its
-    /// CPU is not among them.
+    /// Sets a task's allowed CPUs from its requested affinity and its cpuset. Moves the task if it
+    /// may no longer use its CPU.
     pub(crate) fn apply_affinity(&mut self, task: TaskId) {
         let t = &self.tasks[task];
         if t.is_idle_task() || t.state == TaskState::Dead {
@@ -69,7 +71,8 @@ impl Kernel {
         narrowed(&self.cpuset_effective(cgroup), wanted)
     }
 
-    /// Moves a task that may no longer use its CPU: at once if it waits, by the stopper if it runs.
+    /// Moves a task that may no longer use its CPU. A waiting task moves at once; the stopper moves
+    /// a running task.
     pub(crate) fn leave_forbidden_cpu(&mut self, task: TaskId) {
         let t = &self.tasks[task];
         let cpu = t.cpu;

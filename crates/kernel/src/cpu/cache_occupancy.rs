@@ -2,16 +2,17 @@
 //! Cache occupancy: the data that a task must fetch again when it returns to a CPU or moves to
 //! another.
 //!
-//! Owns: the number of bytes touched in each core and LLC.
-//! Does not: model lines or sets. A task's footprint in a cache shrinks by the bytes that others
-//! touched there since; a move to another core or LLC loses all of it there.
+//! Owns: the number of bytes fetched into the cache of each core and into each LLC.
+//! Does not: model lines or sets. After a task has left a CPU, the task's footprint in a cache
+//! shrinks by the bytes that other tasks fetch into that cache. On another core or LLC the task
+//! finds none of its footprint.
 
 use crate::kernel::Kernel;
 use crate::task::CacheMarks;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_machine::topology::{CpuInfo, Distance};
 
-/// Bytes touched since the start, indexed by core and by LLC.
+/// Bytes fetched since the start of the run, indexed by core and by LLC.
 #[derive(Clone, Debug, Default)]
 pub struct CacheTraffic {
     core: Vec<u64>,
@@ -59,8 +60,8 @@ impl Kernel {
         let cold_l3 = if same_llc { in_l3.min(others_llc) } else { in_l3 };
         let far = self.refill_distance(cache_marks, cpu);
         let costs = &self.machine.costs;
-        // Bytes missing in the LLC come from beyond it; bytes missing only in the core's cache come
-        // from the LLC.
+        // Bytes that the LLC lacks come from beyond the LLC; bytes that only the core's cache lacks
+        // come from the LLC.
         let debt = costs.refill_ns(far, cold_l3)
             + costs.refill_ns(Distance::Core, cold_l2.saturating_sub(cold_l3));
         self.tasks[task].refill_left = debt;
@@ -69,8 +70,8 @@ impl Kernel {
         self.cache_traffic.llc[llc.idx()] += cold_l3;
     }
 
-    /// Returns how far away the missing data is: another node if the task last ran there, else
-    /// beyond the LLC.
+    /// Returns how far away the data is that the LLC lacks: on another node if the task last ran on
+    /// another node, else just beyond the LLC.
     fn refill_distance(&self, cache_marks: CacheMarks, cpu: CpuId) -> Distance {
         let here = self.machine.topology.cpu(cpu).node;
         let left = cache_marks.llc.map(|llc| {

@@ -3,7 +3,7 @@
 //!
 //! Models: kernel `sched_cpu_deactivate()`, `sched_cpu_activate()`, `handle_hotplug()`,
 //! `rq_offline_scx()`, 7.3.
-//! Differs: the CPU is emptied in one event, not step by step.
+//! Differs: one event moves all tasks off the CPU; the real kernel does so step by step.
 
 use crate::bpf::flags::{ecode, queue};
 use crate::ext::exit::ExitKind;
@@ -72,7 +72,7 @@ impl Kernel {
         self.ext_exit(ExitKind::UnregKern, ecode::ACT_RESTART | ecode::RSN_HOTPLUG, &text);
     }
 
-    /// Moves everything that waits or runs on the CPU elsewhere.
+    /// Moves all tasks that wait or run on the CPU to other CPUs.
     fn evacuate(&mut self, cpu: CpuId) {
         for task in self.ext_tasks_to_drop(cpu) {
             let change = self.change_begin(task, queue::SAVE | queue::MOVE);
@@ -107,8 +107,9 @@ impl Kernel {
         }
     }
 
-    /// `rq_offline_scx()`: returns the tasks that the scheduler holds for this CPU. They are put on
-    /// its local queue first.
+    /// `rq_offline_scx()`: returns the runnable sched_ext tasks of this CPU that do not run and are
+    /// not in its local DSQ. The caller enqueues them again, which puts them into the local DSQ,
+    /// because the CPU is off line.
     fn ext_tasks_to_drop(&self, cpu: CpuId) -> Vec<TaskId> {
         let local = self.ext.dsqs.local(cpu);
         let mut tasks = self.runnable_newest_first(cpu);

@@ -2,7 +2,7 @@
 //! Spin locks in virtual time: a lock is free from a certain time on, and a CPU that needs it
 //! earlier spins.
 //!
-//! Owns: the wait.
+//! Owns: how long a CPU waits for a lock.
 //! Does not: nest or order locks; events are atomic, so no deadlock is possible here.
 //! Models: `raw_spinlock_t` (queued): FIFO in order of arrival, cost of the hand-over by distance.
 
@@ -13,11 +13,12 @@ use scxlab_trace::event::Kind;
 
 /// A lock.
 ///
-/// Events are atomic, so a path may ask for a lock at a clock well after its event (after a fork's
-/// work, for example), and a later event may ask at an earlier clock. A request in the interval in
-/// which others hold the lock or spin for it joins the end of the queue. A request before that
-/// interval comes first and does not wait. The holders that already have the lock cannot wait for
-/// it any more, so the time in which both hold it is added to the wait of the next request.
+/// Events are atomic, so a kernel path may request a lock at a clock well after its event (after a
+/// fork's work, for example), and a later event may request the lock at an earlier clock. A request
+/// in the interval in which other CPUs hold the lock or spin for it joins the end of the queue. A
+/// request before that interval comes first and does not wait. The holders in the interval already
+/// have the lock and cannot wait any more. The model therefore adds the time in which two CPUs hold
+/// the lock to the wait of the next request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lock {
     /// Interval in which the lock is held without a break.
@@ -70,7 +71,8 @@ impl Kernel {
         machine.costs.lock.hand_over_ns[machine.topology.distance(from, to)]
     }
 
-    /// Cost of getting a lock's line from the CPU that held the lock last, if that was another one.
+    /// Cost of getting a lock's cache line from the CPU that held the lock last; the uncontended
+    /// cost if no other CPU held it last.
     #[inline]
     fn transfer(machine: &Machine, last: Option<CpuId>, cpu: CpuId) -> Nanos {
         match last {
@@ -85,7 +87,8 @@ impl Kernel {
     }
 
     /// Takes the lock on the executing CPU, which spins while another CPU holds it.
-    // One copy for all callers: see "instructions" in docs/internals/performance.md.
+    // Not inlined, so that all callers share one copy: see "instructions" in
+    // docs/internals/performance.md.
     #[inline(never)]
     pub(crate) fn lock(&mut self, id: LockId) {
         let (cpu, at) = (self.exec.cpu, self.clock());
@@ -112,7 +115,7 @@ impl Kernel {
         }
     }
 
-    /// `bpf_spin_lock` and `bpf_res_spin_lock`, named by guest address.
+    /// Takes the `bpf_spin_lock` or `bpf_res_spin_lock` at a guest address.
     pub(crate) fn lock_guest(&mut self, addr: u64) {
         let (cpu, at) = (self.exec.cpu, self.clock());
         let last = self.bpf.locks.get(&addr).and_then(|lock| lock.last);
@@ -150,8 +153,8 @@ impl Kernel {
         }
     }
 
-    /// Name of a scheduler's lock: the array map that contains it (global data is one), and its
-    /// offset there.
+    /// Returns the name of a scheduler's lock: the array map that contains the lock (global data is
+    /// such a map), and the lock's offset in it.
     fn guest_lock_name(&self, addr: u64) -> String {
         match self.vm.maps.array_at(addr) {
             Some((map, at)) => format!("lock in {}, byte {at}", map.def.name),

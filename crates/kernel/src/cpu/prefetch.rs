@@ -2,14 +2,15 @@
 //! Prefetching: brings the data of the next events into the host's caches while the present event
 //! is handled.
 //!
-//! Owns: the choice of data, and the machine size from which on it is used (together with huge
-//! pages).
+//! Owns: the choice of data, and the size of machine from which on the kernel uses prefetching and
+//! huge pages.
 //! Does not: change anything that a run can see.
 //!
-//! On a large machine an event finds its CPU and its task in no near cache, because thousands of
-//! others came between. The queue shows which events come next: the lane of the present event holds
-//! the following ones of its kind. For an event two places further on (*far*), its CPU or task is
-//! prefetched; for the next one (*near*), the data that these refer to.
+//! On a large machine an event finds its CPU and its task in no near cache of the host, because
+//! events of thousands of other CPUs came between. The event queue shows which events come next:
+//! the lane of the present event holds the following events of that kind. For the event after the
+//! next two in the lane (*far*), the kernel prefetches the CPU or the task. For the next event
+//! (*near*), it prefetches the data to which that CPU or task refers.
 
 use crate::bpf::abi;
 use crate::cpu::HOT_CPU_BYTES;
@@ -20,12 +21,12 @@ use crate::task::HOT_TASK_BYTES;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_machine::prefetch::{prefetch, prefetch_first};
 
-/// Number of CPUs from which on prefetching is used. With fewer, all CPUs and their tasks stay in
-/// the second-level cache, and prefetching costs more than it saves: 7 % with 64 CPUs. With 1,024
-/// CPUs it saves a third.
+/// Number of CPUs from which on the kernel prefetches. On a smaller machine all CPUs and their
+/// tasks stay in the host's second-level cache, and prefetching makes a run slower: by 7 % with 64
+/// CPUs. With 1,024 CPUs it saves a third of the run's time.
 pub(crate) const FROM_CPUS: usize = 128;
 
-/// Places behind the head of the present event's lane.
+/// Events to prefetch for, as places behind the head of the present event's lane.
 const NEAR: usize = 0;
 const FAR: usize = 2;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Bypass: the core schedules tasks in FIFO order per CPU while a scheduler is being loaded or
-//! unloaded, or after it has failed.
+//! Bypass: the kernel itself schedules tasks, in FIFO order per CPU, while a scheduler is being
+//! loaded or unloaded, or after it has failed.
 //!
 //! Models: kernel `scx_bypass()`, 7.3. Differs: no bypass load balancer.
 

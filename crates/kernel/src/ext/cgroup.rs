@@ -102,7 +102,7 @@ impl Kernel {
         }
     }
 
-    /// Calls the operation of each setting that changed.
+    /// Calls the scheduler's operation for each cgroup setting that changed.
     pub(crate) fn ext_cgroup_configure(
         &mut self,
         id: CgroupId,

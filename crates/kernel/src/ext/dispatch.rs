@@ -18,7 +18,7 @@ use crate::task::Class;
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
-/// Result of the class's pick.
+/// Result of sched_ext's pick.
 pub enum PickResult {
     Task(TaskId),
     Nothing,
@@ -313,7 +313,7 @@ impl Kernel {
     }
 
     /// `scx_consume_dispatch_q()`: moves the first task that can run on `cpu` to the CPU's local
-    /// DSQ; returns whether there was one.
+    /// DSQ; returns whether there was such a task.
     #[inline]
     pub(crate) fn consume(&mut self, cpu: CpuId, dsq: DsqId, flags: u64) -> bool {
         !self.ext.dsqs.get(dsq).is_empty() && self.consume_some(cpu, dsq, flags)

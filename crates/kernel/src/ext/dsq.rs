@@ -29,7 +29,7 @@ pub enum DsqKind {
     User {
         id: u64,
     },
-    /// Destroyed; inserting is an error.
+    /// A destroyed queue. Inserting a task into it is an error.
     Gone {
         id: u64,
     },
@@ -46,9 +46,10 @@ impl DsqKind {
     }
 }
 
-/// One dispatch queue. A FIFO is ordered by position, a priority queue by vtime. A key is (position
-/// or vtime relative to `base`, arrival number), so one order serves both. As in `Cpu`, the first
-/// cache line of the host holds the fields that a local queue needs at every switch.
+/// One dispatch queue. A FIFO is ordered by position, a priority queue by vtime. The key of a task
+/// is (position, arrival number) in a FIFO, and (vtime relative to `base`, arrival number) in a
+/// priority queue. The fields that a local queue needs at every task switch come first and fill one
+/// cache line of the host.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Dsq {
@@ -56,7 +57,7 @@ pub struct Dsq {
     tail_pos: i64,
     /// Number of insertions so far. An iterator sees only tasks that were inserted before it began.
     pub seq: u64,
-    /// Id that programs use. A user queue keeps it after it is destroyed.
+    /// Id that programs use. A user queue keeps its id after it is destroyed.
     id: u64,
     /// Number of tasks in `fifo` and `priq` together.
     len: u32,
@@ -66,8 +67,8 @@ pub struct Dsq {
     priq: Priq,
     pub kind: DsqKind,
     pub lock: Lock,
-    /// vtime whose key is 0. Keys are signed differences from it, so that they keep their order
-    /// when vtime wraps around.
+    /// vtime whose key is 0. Keys are signed differences from this vtime, so that they keep their
+    /// order when vtime wraps around.
     base: u64,
 }
 
@@ -122,7 +123,7 @@ impl Dsq {
         self.len() > self.fifo.len()
     }
 
-    /// Inserts a task; returns its key, with which it is removed.
+    /// Inserts a task. Returns the task's key, which the caller needs to remove the task.
     #[inline(always)]
     pub fn insert(&mut self, task: TaskId, place: InsertAt) -> (i64, u64) {
         self.seq += 1;
@@ -173,8 +174,8 @@ impl Dsq {
         self.fifo.iter().map(|e| e.2).chain(self.priq.iter())
     }
 
-    /// Returns the next task after `cursor` (before it, if `rev`) that was not inserted after the
-    /// insertion number `max_seq`.
+    /// Returns the next task after `cursor`, or with `rev` the next task before `cursor`. Skips
+    /// tasks whose insertion number is greater than `max_seq`.
     pub fn next_after(
         &self,
         cursor: Option<(i64, u64)>,
@@ -216,7 +217,8 @@ impl Dsq {
     }
 }
 
-/// All queues of a run. Built-in queues always exist, user queues only while their scheduler does.
+/// All queues of a run. Built-in queues always exist; user queues exist only while their scheduler
+/// is loaded.
 ///
 /// Order: the local queues by CPU, the bypass queues by CPU, the global queues by node, and then
 /// the user queues.
@@ -226,7 +228,8 @@ pub struct DsqTable {
     nr_cpus: u32,
     nr_builtin: u32,
     by_id: rustc_hash::FxHashMap<u64, DsqId>,
-    /// The same map for ids below `SMALL_IDS`, which most schedulers use.
+    /// The user queues with ids below `SMALL_IDS`, indexed by id, for a faster lookup than in
+    /// `by_id`. Most schedulers use only such ids.
     small: [Option<DsqId>; SMALL_IDS],
 }
 
@@ -268,7 +271,7 @@ impl DsqTable {
         DsqId(cpu.0)
     }
 
-    /// Returns the id for a trace. The id of a local queue is `SCX_DSQ_LOCAL_ON | cpu` there.
+    /// Returns the id for a trace. In a trace, a local queue has the id `SCX_DSQ_LOCAL_ON | cpu`.
     #[inline]
     pub fn traced_id(&self, dsq: DsqId) -> u64 {
         match self.local_cpu(dsq) {

@@ -66,8 +66,8 @@ impl Kernel {
         self.ext.dump.take().map_or_else(String::new, DumpBuf::finish)
     }
 
-    /// `scx_bpf_dump_bstr()`: adds text from the scheduler. It is an error unless one of its dump
-    /// operations runs.
+    /// `scx_bpf_dump_bstr()`: adds text from the scheduler. Reports an error of the scheduler if
+    /// none of its dump operations runs.
     pub(crate) fn dump_append(&mut self, text: &str) {
         let taken = self.ext.dump.as_mut().is_some_and(|dump| dump.append(text));
         if !taken {
@@ -81,7 +81,7 @@ impl Kernel {
         }
     }
 
-    /// Builds the context in guest memory.
+    /// Builds the context of the dump operations in guest memory.
     fn dump_context(&mut self, exit: Option<&ExitInfo>) -> Context {
         let (at_ns, at_jiffies) = (self.ktime(), self.jiffies());
         let reason = self.scratch_reason(exit.map_or("none", |exit| exit.kind.reason()));
@@ -110,8 +110,8 @@ impl Kernel {
         self.dump_origin(&exit.origin);
     }
 
-    /// Writes the origin of the exit in place of a kernel stack: its lines of text and the
-    /// program's frames.
+    /// Writes the origin of the exit where the real kernel writes its stack: the origin's lines of
+    /// text and the program's frames.
     fn dump_origin(&mut self, origin: &Origin) {
         for line in &origin.lines {
             self.dump_line(format!("  {line}"));
@@ -124,8 +124,8 @@ impl Kernel {
         }
     }
 
-    /// Returns all CPUs, beginning with the one that the exit came from, so that truncation does
-    /// not lose it.
+    /// Returns all CPUs. The CPU from which the exit came is the first, so that truncation of the
+    /// dump does not lose it.
     fn dump_order(&self, first: Option<CpuId>) -> Vec<CpuId> {
         let rest = (0..self.cpus.len() as u32).map(CpuId).filter(|&cpu| Some(cpu) != first);
         first.into_iter().chain(rest).collect()
@@ -146,7 +146,7 @@ impl Kernel {
         lists
     }
 
-    /// Dumps a CPU. An idle CPU is left out unless the scheduler adds text for it.
+    /// Dumps a CPU. Leaves out an idle CPU unless the scheduler adds text for it.
     fn dump_cpu(&mut self, ctx: &Context, cpu: CpuId, waiting: &[TaskId]) {
         let curr = self.cpus[cpu].curr;
         let idle = waiting.is_empty() && self.tasks[curr].is_idle_task();

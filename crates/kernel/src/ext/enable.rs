@@ -13,7 +13,8 @@ use crate::bpf::flags::{ecode, exit, limit, ops, queue, slice};
 use crate::kernel::Kernel;
 use scxlab_machine::id::{CpuId, Nanos};
 
-/// Reason why attaching was refused. Later failures are reported through `ops.exit`.
+/// Reason why the kernel refused to attach a scheduler. The kernel reports later failures through
+/// `ops.exit`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
     #[error("another scheduler is loaded (EBUSY)")]
@@ -28,7 +29,7 @@ pub enum AttachError {
     BatchTooLarge(u32),
 }
 
-/// Operations that become active before the others.
+/// Hotplug operations. They become active after `ops.init` and before all other operations.
 const HOTPLUG: [Op; 2] = [Op::CpuOnline, Op::CpuOffline];
 
 impl Kernel {
@@ -201,8 +202,8 @@ impl Kernel {
         self.ext_bypass(true);
     }
 
-    /// Completes a claimed exit, with its first half if that is still to do: moves the tasks to the
-    /// default class, calls `ops.exit` and removes the scheduler.
+    /// Completes a claimed exit: moves the tasks to the default class, calls `ops.exit` and removes
+    /// the scheduler. Carries out the first half of the exit before if that has not happened yet.
     pub(crate) fn ext_disable(&mut self) {
         if self.ext.root.as_ref().is_some_and(|s| !s.disabling) {
             self.ext_begin_disable();

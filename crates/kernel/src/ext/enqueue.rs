@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A task's way into and out of the class: `ops.select_cpu`, `ops.enqueue`, verdicts, dequeue, and
-//! the use of its slice on a CPU.
+//! A task's way into and out of sched_ext: `ops.select_cpu`, `ops.enqueue`, direct dispatch,
+//! dequeue, and the use of the task's slice on a CPU.
 //!
-//! Owns: the order in which the paths of an enqueue are tried. Does not: link a task into a DSQ
-//! (see `insert.rs`), or pick a task (see `dispatch.rs`).
+//! Owns: the order in which an enqueue tries its paths. Does not: link a task into a DSQ (see
+//! `insert.rs`), or pick a task (see `dispatch.rs`).
 //! Models: kernel `scx_do_enqueue_task()`, `direct_dispatch()`, `enqueue_task_scx()`,
 //! `dequeue_task_scx()`, `ops_dequeue()`, `select_task_rq_scx()`, 7.3.
 
@@ -33,7 +33,7 @@ impl Kernel {
         self.tasks[task].ext.flags & flag != 0
     }
 
-    /// Sets some of `p->scx.flags` and clears others.
+    /// Sets the flags `set` and clears the flags `clear` in `p->scx.flags`.
     #[inline]
     pub(crate) fn change_flags(&mut self, task: TaskId, set: u32, clear: u32) {
         let (t, ts) = self.task_and_guest(task);
@@ -41,7 +41,7 @@ impl Kernel {
         ts.scx.flags = t.ext.flags;
     }
 
-    /// Returns whether tasks of `policy` belong to the class now.
+    /// Returns whether tasks of `policy` belong to sched_ext now.
     pub(crate) fn ext_takes(&self, policy: Policy) -> bool {
         let partial_only = !self.ext.switching_all;
         self.ext.enabled
@@ -232,7 +232,7 @@ impl Kernel {
         true
     }
 
-    /// Inserts with a new default slice, for the paths that bypass the scheduler.
+    /// Inserts a task with a new default slice, for the paths that do not ask the scheduler.
     fn insert_refilled(&mut self, cpu: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
         self.refill_slice(task);
         self.clear_ddsp(task);
@@ -285,7 +285,7 @@ impl Kernel {
         self.scx_error(text);
     }
 
-    /// Carries out the verdict of select_cpu or enqueue.
+    /// Carries out the direct dispatch that `ops.select_cpu` or `ops.enqueue` requested.
     #[inline(always)]
     fn direct_dispatch(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
         let t = &self.tasks[task];
@@ -307,7 +307,7 @@ impl Kernel {
         self.ext.deferred_verdict = outer;
     }
 
-    /// Clears the pending verdict, if there is one.
+    /// Clears the task's pending direct-dispatch verdict, if there is one.
     #[inline]
     fn clear_ddsp(&mut self, task: TaskId) {
         if self.tasks[task].ext.ddsp.is_set() {
@@ -315,7 +315,8 @@ impl Kernel {
         }
     }
 
-    /// Sets the pending verdict, in the private state and in the fields that programs see.
+    /// Sets the task's pending direct-dispatch verdict, in the private state and in the fields that
+    /// programs see.
     #[inline(always)]
     pub(crate) fn set_ddsp(&mut self, task: TaskId, verdict: DirectDispatch) {
         let (t, guest) = self.task_and_guest(task);
@@ -370,7 +371,8 @@ impl Kernel {
         false
     }
 
-    /// `scx_dispatch_dequeue()`: takes the task off its DSQ, or off the list of deferred verdicts.
+    /// `scx_dispatch_dequeue()`: takes the task off its DSQ, or off the list of deferred direct
+    /// dispatches.
     #[inline(always)]
     pub(crate) fn dispatch_dequeue(&mut self, task: TaskId) {
         let t = &mut self.tasks[task];
@@ -412,7 +414,8 @@ impl Kernel {
     }
 
     /// `update_curr_scx()`: charges CPU time to the current task and subtracts it from the slice.
-    // One copy for all callers: see "instructions" in docs/internals/performance.md.
+    // Not inlined, so that all callers share one copy: see "instructions" in
+    // docs/internals/performance.md.
     #[inline(never)]
     pub(crate) fn ext_update_curr(&mut self, cpu: CpuId) {
         let at = self.clock();
@@ -448,7 +451,7 @@ impl Kernel {
     }
 }
 
-/// Applies a slice that was set without the run queue's lock.
+/// Applies a slice that a program set without the run queue's lock.
 #[inline]
 fn apply_slice_oob(e: &mut ExtEntity, guest: &mut abi::task_struct) {
     if let Some(slice) = e.slice_oob.take() {

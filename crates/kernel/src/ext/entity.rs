@@ -30,17 +30,18 @@ pub enum TaskPhase {
 /// Owner of a task while it waits (`SCX_OPSS_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OpsState {
-    /// The kernel's core. The task is on a DSQ, or not queued.
+    /// The kernel owns the task. The task is on a DSQ, or is not queued.
     #[default]
     None,
-    /// `ops.enqueue` is being called for the task.
+    /// The kernel is calling `ops.enqueue` for the task.
     Queueing,
-    /// The BPF scheduler. The sequence number distinguishes a stale dispatch from a current one.
+    /// The BPF scheduler owns the task. The sequence number distinguishes a stale dispatch from a
+    /// current one.
     Queued { qseq: u64 },
 }
 
-/// A direct-dispatch verdict of `ops.select_cpu` or `ops.enqueue`, to be applied when the task is
-/// enqueued.
+/// A direct-dispatch verdict: the arguments with which `ops.select_cpu` or `ops.enqueue` inserted
+/// the task. The kernel applies them when it enqueues the task.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectDispatch {
     pub dsq_id: u64,
@@ -70,19 +71,20 @@ pub struct ExtEntity {
     pub ops_state: OpsState,
     pub qseq: u64,
     pub ddsp: DirectDispatch,
-    /// DSQ that the task is on. `dsq_key` is its key there.
+    /// DSQ that the task is on. `dsq_key` is the task's key in that DSQ.
     pub dsq: Option<DsqId>,
     pub dsq_key: (i64, u64),
     pub on_priq: bool,
-    /// Call that put the task on its DSQ, or that gave the pending verdict. None if the kernel did
-    /// so by itself.
+    /// Program's call that put the task on its DSQ, or that gave the task's pending verdict. None
+    /// if the kernel acted by itself.
     pub inserted_by: Option<Caller>,
-    /// CPU to which the core is moving the task. The enqueue there must use the local DSQ.
+    /// CPU to which the kernel is moving the task. The enqueue there must use the local DSQ.
     pub sticky_cpu: Option<CpuId>,
     /// Arrival number within the run, if the task is on its run queue's list of runnable tasks.
     pub runnable_seq: Option<u64>,
     pub reenq_count: u32,
-    /// A slice set by a program that did not hold the run queue's lock, applied at the next check.
+    /// Slice that a program set while the run queue's lock was not held. The kernel applies it when
+    /// it next charges the task or switches to it.
     pub slice_oob: Option<u64>,
     /// Task id for `scx_bpf_tid_to_task()`; never reused.
     pub tid: u64,

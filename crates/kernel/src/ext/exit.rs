@@ -21,7 +21,7 @@ pub enum ExitKind {
     Unreg = 64,
     /// The scheduler asked to leave.
     UnregBpf = 65,
-    /// The kernel asked it to leave (CPU hotplug).
+    /// The kernel asked the scheduler to leave (CPU hotplug).
     UnregKern = 66,
     Sysrq = 67,
     /// The scheduler did something that is not allowed.
@@ -80,14 +80,13 @@ pub struct ExitInfo {
     pub at: Nanos,
     /// Place in the scheduler that caused the exit.
     pub origin: Origin,
-    /// The debug dump, for errors.
+    /// The debug dump; empty unless the exit is an error.
     pub dump: String,
 }
 
 impl Kernel {
-    /// Claims the loaded scheduler's exit; only the first claim counts. The exit is carried out
-    /// after the time of an IPI and a wake-up, because the kernel uses an irq_work and a helper
-    /// thread.
+    /// Claims the loaded scheduler's exit; only the first claim counts. The exit begins after the
+    /// time of an IPI and a wake-up, because the real kernel uses an irq_work and a helper thread.
     #[cold]
     #[inline(never)]
     pub(crate) fn ext_exit(&mut self, kind: ExitKind, code: i64, message: &str) {

@@ -29,8 +29,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Version of the modelled kernel (7.3.4), encoded as `LINUX_KERNEL_VERSION`.
 const KERNEL_VERSION: i64 = 7 << 16 | 3 << 8 | 4;
 
-/// Guest addresses at which arguments of operations are built. One of each is enough, because an
-/// operation that takes one is never called recursively.
+/// Guest addresses at which the kernel builds arguments of operations. One struct of each type is
+/// enough, because the kernel never calls an operation that takes it recursively.
 #[derive(Clone, Copy, Debug)]
 pub struct ArgScratch {
     init_task: u64,
@@ -103,8 +103,8 @@ impl Kernel {
         at
     }
 
-    /// Calls `ops.exit` with a `struct scx_exit_info`. A dump of more than the default length gets
-    /// memory of its own for the call; without memory it is cut.
+    /// Calls `ops.exit` with a `struct scx_exit_info`. A dump that is longer than the default
+    /// length gets its own memory for the call. If there is no memory, the dump is cut.
     pub(crate) fn op_exit(&mut self, info: &ExitInfo, flags: u64) {
         let s = self.ext.scratch;
         let (size, default) = (info.dump.len() + 1, limit::EXIT_DUMP_DFL_LEN as usize);
@@ -142,7 +142,8 @@ impl Kernel {
         bytes[len] = 0;
     }
 
-    /// Runs the callback of a BPF timer that expires, unless it was armed again or cancelled.
+    /// Runs the callback of a BPF timer that expires, unless the timer was armed again or
+    /// cancelled.
     #[inline(never)]
     pub(crate) fn bpf_timer(&mut self, timer: TimerId, cpu: CpuId, generation: u32) -> AfterEvent {
         if !self.bpf.is_current(timer, generation) {

@@ -99,14 +99,15 @@ pub struct IdleState {
     none: u64,
     /// On-line threads, indexed by core; filled when a scheduler is loaded.
     siblings: Vec<Siblings>,
-    /// Filled together with `siblings`; None during a search, which takes it out.
+    /// On-line CPUs of each LLC and node, filled together with `siblings`. None during a search,
+    /// which takes the value out.
     spans: Option<Box<OnlineSpans>>,
     /// Work of a failed search, indexed by the CPU that the task ran on last. Recounted when the
     /// siblings or the picker's steps change.
     failed_search: Vec<FailedSearchWork>,
     /// `sched_smt_active()`: some core has two threads on line.
     smt_active: bool,
-    /// Indexed by executing CPU.
+    /// Cursors of `cpumask_any_distribute()`, indexed by executing CPU.
     cursors: Vec<Cursor>,
     buffers: SearchBuffers,
     buffer: Vec<u64>,
@@ -256,7 +257,7 @@ impl IdleState {
 
     /// Returns the work of the default picker if its search fails for certain: no CPU is idle, and
     /// the task may run on all CPUs (`nr_affine` is their number). The searches and claims of that
-    /// case were counted when the on-line CPUs last changed. None if the search must be made.
+    /// case were counted when the on-line CPUs last changed. None if the caller must search.
     #[inline(always)]
     fn failed_select(&self, here: CpuId, nr_affine: u32, prev: CpuId, flags: u64) -> Option<Work> {
         let none = !self.per_node && self.global.is_empty();
@@ -271,7 +272,7 @@ impl IdleState {
 
     /// Returns the work of `IdleView::pick` in the machine's pair of masks if no CPU is idle. The
     /// pick searches for an idle core if cores have two threads, and for any CPU unless
-    /// SCX_PICK_IDLE_CORE is set. None if the search must be made.
+    /// SCX_PICK_IDLE_CORE is set. None if the caller must search.
     #[inline(always)]
     fn failed_pick(&self, here: CpuId, flags: u64) -> Option<Work> {
         let both = self.smt_active && flags & pick_idle::CORE == 0;
@@ -332,9 +333,9 @@ impl Kernel {
         }
     }
 
-    /// `scx_select_cpu_dfl()`: claims an idle CPU for the task; None if there is none for it. The
-    /// executing CPU is taken as the waker's. `allowed` restricts the search further than the
-    /// task's affinity does.
+    /// `scx_select_cpu_dfl()`: claims an idle CPU for the task; None if the task may use no idle
+    /// CPU. The search takes the executing CPU as the waker's CPU. `allowed` restricts the search
+    /// further than the task's affinity does.
     #[inline(always)]
     pub(crate) fn idle_select_cpu_dfl(
         &mut self,
@@ -397,7 +398,8 @@ impl Kernel {
     }
 
     /// Returns whether `scx_pick_idle_cpu()` finds nothing in the machine's pair of masks because
-    /// no CPU is idle. In that case the search is charged and not made.
+    /// no CPU is idle. In that case this function charges the search, and the caller need not make
+    /// it.
     #[inline(always)]
     pub(crate) fn idle_pick_fails(&mut self, flags: u64) -> bool {
         let work = self.ext.idle.failed_pick(self.exec.cpu, flags);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Insertion into a DSQ and removal from it: the position, the slice set with it, and custody.
+//! Insertion of tasks into a DSQ and their removal: the position, the slice that the insertion
+//! sets, and custody.
 //!
 //! Owns: every change of the DSQ that a task is on. Does not: choose the DSQ (see `enqueue.rs`,
 //! `dispatch.rs`).
@@ -72,7 +73,8 @@ impl Kernel {
 
     /// Sets slice and vtime if they are given, and links the task into the DSQ. Returns the flags
     /// that apply, without SCX_ENQ_DSQ_PRIQ if the DSQ does not allow it.
-    // One copy for all callers: see "instructions" in docs/internals/performance.md.
+    // Not inlined, so that all callers share one copy: see "instructions" in
+    // docs/internals/performance.md.
     #[inline(never)]
     fn dsq_link(
         &mut self,
@@ -135,7 +137,8 @@ impl Kernel {
         }
     }
 
-    /// `rq_is_open()`: returns whether a task put on this local DSQ would run without delay.
+    /// `rq_is_open()`: returns whether a task that is put on the CPU's local DSQ would run without
+    /// delay.
     pub(crate) fn rq_is_open(&self, cpu: CpuId, flags: u64) -> bool {
         use crate::task::Class;
         let next = self.cpus[cpu].next_class;
@@ -169,7 +172,8 @@ impl Kernel {
         }
     }
 
-    /// Completes an insertion into another DSQ. A task on a user DSQ is in the scheduler's custody.
+    /// Completes an insertion into a DSQ that is not local. A task on a user DSQ is in the
+    /// scheduler's custody.
     fn queue_post_enqueue(&mut self, rq: CpuId, dsq: DsqId, task: TaskId) {
         if self.ext.dsqs.is_builtin(dsq) {
             self.leave_custody(rq, task, 0);
@@ -195,8 +199,8 @@ impl Kernel {
 }
 
 impl ExtEntity {
-    /// Returns whether the task is in the scheduler's custody, and the core is not just moving it
-    /// to another CPU.
+    /// Returns whether the task is in the scheduler's custody, and the kernel is not just moving
+    /// the task to another CPU.
     #[inline]
     pub(super) fn in_custody(&self) -> bool {
         self.flags & ent::IN_CUSTODY != 0 && self.sticky_cpu.is_none()
@@ -215,7 +219,7 @@ impl ExtEntity {
     }
 }
 
-/// Applies the slice and the vtime of a verdict.
+/// Applies the slice and the vtime that a program gave with an insertion.
 #[inline]
 fn apply_slice_vtime(
     e: &mut ExtEntity,

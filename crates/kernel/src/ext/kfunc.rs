@@ -25,7 +25,7 @@ pub type KfResult = Result<u64, Fault>;
 /// Function that implements a kfunc.
 pub type Handler = fn(&mut Kernel, &[u64; 5]) -> KfResult;
 
-/// Tables of the families, in the order of the ids of their kfuncs.
+/// Tables of all families of kfuncs. The order of the entries determines the ids of the kfuncs.
 const FAMILIES: [&[(&str, Handler)]; 7] =
     [dsq::TABLE, task::TABLE, cpu::TABLE, idle::TABLE, cpumask::TABLE, cgroup::TABLE, exit::TABLE];
 
@@ -45,8 +45,8 @@ pub fn handlers() -> Box<[Handler]> {
 }
 
 impl Kernel {
-    /// Returns the task at a guest address from a program. NULL, or an address that is no task's,
-    /// is a fault.
+    /// Returns the task at a guest address that a program passed. Returns a fault for NULL and for
+    /// an address at which no task lies.
     pub(super) fn kf_task(&self, addr: u64) -> Result<TaskId, Fault> {
         self.tasks.at(addr).ok_or_else(|| {
             Fault::bad_argument("kfunc", format!("{addr:#x} is not the address of a task"))

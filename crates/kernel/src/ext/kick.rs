@@ -133,7 +133,8 @@ impl Kernel {
     }
 }
 
-/// Merges the kicks of each target CPU into one. SCX_KICK_IDLE remains only if all of them have it.
+/// Merges all kicks of a target CPU into one kick. SCX_KICK_IDLE remains only if all merged kicks
+/// have it.
 fn merge(kicks: &mut Vec<(CpuId, u64)>) {
     kicks.sort_by_key(|k| k.0);
     kicks.dedup_by(|next, kept| {

@@ -4,7 +4,7 @@
 //! Owns: names, numbers, contexts.
 //! Models: kernel `struct sched_ext_ops` and `scx_kfunc_context_filter()`, 7.3.
 
-/// Defines `Op` from one list of variants, in the kernel's order, and names of members.
+/// Defines `Op` from one list of variants and member names, in the kernel's order.
 macro_rules! operations {
     ($($variant:ident = $name:literal,)+) => {
         /// One member function of `struct sched_ext_ops`, in the kernel's order.
@@ -68,7 +68,7 @@ operations! {
     CpuRelease = "cpu_release",
 }
 
-/// Arguments of a call that are the tasks that it is about.
+/// The tasks that a call of an operation is about, as a choice from the call's first two arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskArgs {
     Nothing,
@@ -97,7 +97,7 @@ impl Op {
         }
     }
 
-    /// Returns whether its program may be sleepable (`bpf_scx_check_member()`).
+    /// Returns whether the operation's program may be sleepable (`bpf_scx_check_member()`).
     pub fn may_be_sleepable(self) -> bool {
         use Op::*;
         matches!(
@@ -117,8 +117,9 @@ impl Op {
         )
     }
 
-    /// Returns whether it may call the kfuncs that the kernel allows only without a run queue lock.
-    /// Except for `dump_cpu` and `dump_task`, no run queue lock is held during these operations.
+    /// Returns whether the operation may call the kfuncs that need a context without a run queue
+    /// lock. The kernel holds no run queue lock during these operations, except during `dump_cpu`
+    /// and `dump_task`.
     pub fn is_unlocked(self) -> bool {
         use Op::*;
         matches!(

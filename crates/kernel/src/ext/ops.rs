@@ -148,8 +148,8 @@ impl Kernel {
         }
     }
 
-    /// Handles a fault of an operation, which is one that the verifier would have excluded, or a
-    /// limit that was reached. Ejects the scheduler and reports the place.
+    /// Handles a fault of an operation: an action that the verifier would have excluded, or a limit
+    /// that the program reached. Ejects the scheduler and reports the place.
     #[cold]
     #[inline(never)]
     pub(crate) fn op_faulted(&mut self, op: Op, fault: Fault) {
@@ -165,7 +165,7 @@ impl Kernel {
         }
         let text = format!("BPF fault in {what}: {fault}");
         if self.ext.root.is_none() || self.ext_aborting() {
-            // Only the first exit counts. A fault while the scheduler leaves is only recorded.
+            // Only the first exit counts, so a fault while the scheduler leaves is only recorded.
             if self.ext.late_faults.len() < MAX_LATE_FAULTS {
                 self.ext.late_faults.push(text);
             }
@@ -194,7 +194,8 @@ impl Kernel {
         result
     }
 
-    /// Calls select_cpu or enqueue with the direct dispatch slot open for `task`.
+    /// Calls `ops.select_cpu` or `ops.enqueue`. During the call `scx_bpf_dsq_insert()` may dispatch
+    /// `task` directly.
     #[inline(always)]
     pub(crate) fn op_direct<const N: usize>(
         &mut self,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The place in the scheduler's programs that caused an event: the call that made an error, or that
-//! put a task on its DSQ.
+//! The place in the scheduler's programs that caused an event: the call that caused an error, or
+//! that put a task on its DSQ.
 //!
-//! Owns: the program's call that the kernel carries out, also after the call has returned, and its
-//! text in a report.
+//! Owns: the program's call whose request the kernel carries out, even if that call has already
+//! returned, and the text that names the call in a report.
 //! Does not: describe the error (see `exit.rs`), or the wait of a stalled task (see `stall.rs`).
 
 use super::op::Op;
@@ -22,13 +22,14 @@ pub struct Caller {
     pub op: Option<Op>,
 }
 
-/// A verdict that is being carried out after the call that gave it.
+/// A dispatch verdict that the kernel carries out after the program's call that gave the verdict
+/// has returned.
 #[derive(Clone, Copy, Debug)]
 pub struct DeferredVerdict {
-    /// Task of the verdict. Its `ExtEntity::inserted_by` is the call that gave the verdict.
+    /// Task of the verdict. The task's `ExtEntity::inserted_by` is the call that gave the verdict.
     task: TaskId,
-    /// Number of nested programs when the kernel began to carry out the verdict. A program nested
-    /// deeper acts for itself.
+    /// Number of nested programs when the kernel began to carry out the verdict. An error of a
+    /// program that is nested deeper is not due to the verdict.
     level: u32,
 }
 
@@ -55,7 +56,7 @@ fn called_by(frames: &[BacktraceFrame]) -> impl Iterator<Item = String> + '_ {
 }
 
 impl Kernel {
-    /// Returns the call that is being carried out, if a program made one.
+    /// Returns the program's call whose request the kernel carries out now, if there is one.
     fn ext_caller(&self) -> Option<Caller> {
         match self.ext.deferred_verdict {
             Some(DeferredVerdict { task, level }) if self.vm.level() <= level => {
@@ -65,7 +66,7 @@ impl Kernel {
         }
     }
 
-    /// Returns the call that the running program waits for.
+    /// Returns the kernel function call that the running program is making.
     #[inline]
     pub(crate) fn ext_live_caller(&self) -> Option<Caller> {
         let op = self.ext.frame.and_then(|frame| frame.op);
@@ -93,10 +94,11 @@ impl Kernel {
         result
     }
 
-    /// Returns the origin of a current error: the call that is being carried out, with its callers.
+    /// Returns the origin of a current error: the program's call whose request the kernel carries
+    /// out now, with the callers of that call.
     pub(super) fn origin(&self) -> Origin {
         let Some(caller) = self.ext_caller() else { return Origin::default() };
-        // The stack of a program that has returned is gone.
+        // The stack of a program that has returned is gone, so only the call's own place is known.
         let frames = match self.ext_live_caller() == Some(caller) {
             true => self.vm.backtrace(caller.site),
             false => self.vm.place_of(caller.site).into_iter().collect(),

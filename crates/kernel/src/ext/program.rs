@@ -8,7 +8,8 @@ use crate::kernel::Kernel;
 use scxlab_bpf::vm::{FuncId, InstanceId};
 use std::rc::Rc;
 
-/// A scheduler written in Rust. It uses the same functions as the kfuncs (`Kernel::kf_*`).
+/// A scheduler written in Rust. It calls the functions that implement the kfuncs
+/// (`Kernel::kf_*`).
 pub trait NativeOps {
     fn has(&self, op: Op) -> bool;
     /// Carries out an operation. Tasks and cgroups in `args` are guest addresses, as in a BPF

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Recent number of calls of each operation on each CPU, for the report of a stall.
 //!
-//! Owns: the counts. A copy per waiting task would be too large, so the watchdog keeps copies from
-//! its last two checks. A task that it finds stalled has waited since before the older check.
+//! Owns: the counts. A copy of the counts for each waiting task would be too large, so the watchdog
+//! keeps copies from its last two checks. A task that the watchdog finds stalled has waited since
+//! before the older check.
 
 use super::op::Op;
 use scxlab_machine::cpumask::CpuMask;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Work deferred until no run queue lock is held: verdicts for other CPUs, and re-enqueueing.
+//! Work that the kernel defers until it holds no run queue lock: direct dispatches to other CPUs,
+//! and re-enqueueing.
 //!
 //! Models: kernel `run_deferred()`, `process_ddsp_deferred_locals()`, `reenq_local()`,
 //! `reenq_user()`, `schedule_deferred_locked()`, 7.3.
@@ -14,7 +15,8 @@ use crate::kernel::event::Event;
 use scxlab_machine::id::{CpuId, TaskId};
 
 impl Kernel {
-    /// Schedules `ext_run_deferred` for the first moment that allows it.
+    /// Makes sure that `ext_run_deferred` runs soon: at the end of the wake-up or the pass through
+    /// the scheduler that is in progress, else in an irq_work.
     pub(crate) fn schedule_deferred_locked(&mut self, cpu: CpuId) {
         let pcpu = &mut self.ext.cpus[cpu];
         if pcpu.in_wakeup || pcpu.balance_pending {
@@ -40,7 +42,8 @@ impl Kernel {
         self.ext_run_deferred(cpu);
     }
 
-    /// Does the work that a pass through the scheduler left: deferred work, and SCX_KICK_WAIT.
+    /// Does the work that a pass through the scheduler left: deferred work, and the wait of
+    /// SCX_KICK_WAIT.
     pub(crate) fn ext_after_schedule(&mut self, cpu: CpuId) {
         let c = &mut self.ext.cpus[cpu];
         let mut waits = !c.sync_pending.is_empty();

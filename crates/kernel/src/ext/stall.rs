@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The report of a stalled task: the start and the place of its wait, the call that put it there,
-//! and the operations that ran on the CPUs that it may use.
+//! The report of a stalled task: the start and the place of the task's wait, the call that put the
+//! task there, and the operations that ran on the CPUs that the task may use.
 //!
 //! Owns: the text. Does not: find stalls (see `watchdog.rs`). Differs: the kernel reports only the
 //! task's name and the time.
@@ -98,7 +98,7 @@ impl Kernel {
     }
 
     /// Describes the DSQ, the number of tasks before `task`, and for a local DSQ the task that runs
-    /// on its CPU.
+    /// on the DSQ's CPU.
     fn queue_text(&self, dsq: DsqId, task: TaskId) -> String {
         let before = self.ext.dsqs.get(dsq).iter().take_while(|other| *other != task).count();
         let place = match before {

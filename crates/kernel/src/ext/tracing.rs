@@ -2,8 +2,9 @@
 //! Tracing programs of a scheduler's object that the simulation runs: those on the tracepoint
 //! sched_switch.
 //!
-//! Owns: attaching and calling them. Does not: run programs on any other tracepoint or function.
-//! Schedulers use those for statistics; their links are made and have no effect.
+//! Owns: attaching and calling these programs. Does not: run programs on any other tracepoint or
+//! function. Schedulers use such programs for statistics; in the simulation their links have no
+//! effect.
 //! Models: kernel `trace_sched_switch()` in `__schedule()`, 7.3. Differs: the programs are detached
 //! with their scheduler, not with its process.
 
@@ -20,14 +21,14 @@ pub fn runs_tracing(kind: &ProgramKind) -> bool {
 }
 
 impl Kernel {
-    /// Attaches the object's tracing programs, as a frontend does beside the scheduler itself.
+    /// Attaches the object's tracing programs, as a frontend does in addition to the scheduler.
     pub(crate) fn attach_tracing(&mut self, loaded: &Loaded) {
         let on_switch = loaded.programs().filter(|(_, _, kind)| runs_tracing(kind));
         self.ext.sched_switch = on_switch.map(|(func, ..)| (loaded.instance, func)).collect();
     }
 
-    /// Runs the programs when the executing CPU is about to switch. Its run queue is locked, but
-    /// kfuncs treat the programs as running without a run queue lock.
+    /// Runs the sched_switch programs when the executing CPU is about to switch. The CPU's run
+    /// queue is locked, but kfuncs treat the programs as running without a run queue lock.
     pub(crate) fn trace_sched_switch(&mut self, prev: TaskId, next: TaskId) {
         let cpu = self.exec.cpu;
         let preempt = u64::from(!self.cpus[cpu].voluntary);

@@ -67,7 +67,8 @@ impl Kernel {
         self.claim_exit(ExitKind::ErrorStall, 0, &text, origin);
     }
 
-    /// Reports a stall, from the tick, if the watchdog itself has not run for the timeout.
+    /// Reports a stall if the watchdog itself has not run for longer than the timeout. Every tick
+    /// calls this function.
     pub(crate) fn watchdog_tick(&mut self) {
         let Some(sched) = &self.ext.root else { return };
         let timeout = sched.watchdog_timeout;

@@ -37,13 +37,14 @@ pub struct Setup {
 /// Guest addresses of kernel variables that objects may read by name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelVars {
-    /// Guest address of CPU 0's per-CPU block; CPU n's is `n * PERCPU_STRIDE` further.
+    /// Guest address of CPU 0's per-CPU block. The block of CPU n is `n * PERCPU_STRIDE` bytes
+    /// behind it.
     pub percpu: u64,
     pub(crate) shared: SharedGuestStructs,
 }
 
-/// Distance between two per-CPU blocks, bytes. As with task slots, it is a cache line more than a
-/// power of two.
+/// Distance between two per-CPU blocks, bytes. It is a cache line more than a power of two, because
+/// equal variables of many CPUs would otherwise share a few sets of the host's cache.
 pub const PERCPU_STRIDE: u64 = 4096 + 64;
 /// Offsets of the variables in a per-CPU block, bytes.
 pub mod percpu {
@@ -182,7 +183,7 @@ impl Ext {
             printk: Vec::new(),
             op_record: None,
             nr_sync_waiters: 0,
-            // Each CPU but the first has come on line since the kernel started.
+            // Each CPU but the first came on line after the kernel started, which added 1.
             hotplug_seq: nr_cpus as u64 - 1,
         })
     }

@@ -12,7 +12,8 @@ pub struct Limits {
     /// Number of events after which the run is stopped (`Stop::EventLimit`).
     pub max_events: u64,
     /// Upper bound on the zero-time steps that a task takes in a row, and on the scheduling passes
-    /// in one kernel path. More count as a livelock.
+    /// in one kernel path. A run that exceeds it ends with `Stop::Livelock` or
+    /// `Stop::ScheduleLoop`.
     pub max_instant_steps: u32,
     /// Bytes that the loaded object and the workload may make the run allocate
     /// (`Stop::OutOfMemory`).
@@ -66,18 +67,19 @@ pub enum Stop {
     Interrupted(String),
 }
 
-/// Bounds of the run, and the reason for its end once there is one.
+/// Bounds of the run, and the reason for its end once it has been stopped.
 #[derive(Debug)]
 pub struct RunEnd {
     pub limits: Limits,
     pub stop: Option<Stop>,
-    /// End of the present call of `advance`; later events are left in the queue.
+    /// Virtual time up to which the present call of `advance` handles events. Later events stay in
+    /// the queue.
     pub(crate) until: Nanos,
     /// Upper bound on the number of events in the run: the limit, or 0 once the run has been
     /// stopped.
     pub(crate) event_limit: u64,
-    /// Queued events that may wake or run a task. While there are any, sleeping tasks are no
-    /// deadlock.
+    /// Number of queued events that may wake or run a task. While it is not 0, sleeping tasks are
+    /// no deadlock.
     pub(crate) pending_wakeups: usize,
 }
 
@@ -86,7 +88,7 @@ impl RunEnd {
         RunEnd { limits, stop: None, until: 0, event_limit: 0, pending_wakeups: 0 }
     }
 
-    /// Stops the run. The first reason is kept.
+    /// Stops the run. If the run has already been stopped, the first reason stays.
     pub(crate) fn stop_with(&mut self, stop: Stop) {
         self.stop.get_or_insert(stop);
         self.event_limit = 0;

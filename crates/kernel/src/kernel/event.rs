@@ -9,8 +9,8 @@ use scxlab_bpf::timer::TimerId;
 use scxlab_machine::event::QueuedEvent;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
-/// A u64 in two halves, which keeps an event that contains one at 16 bytes; the queue moves events
-/// a lot.
+/// A u64 in two halves, so that an event that contains it takes only 16 bytes. The size of events
+/// matters, because the queue moves them often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SplitU64(u32, u32);
 
@@ -41,7 +41,7 @@ pub enum Event {
     SleepEnd { task: TaskId, cpu: CpuId, generation: u32 },
     /// The interrupt for the tasks on a CPU's wake list arrives.
     WakeList { cpu: CpuId },
-    /// `Sys::post`
+    /// A time that `Sys::post` requested has come.
     Posted { cpu: CpuId, token: SplitU64 },
     /// A BPF timer expires.
     BpfTimer { timer: TimerId, cpu: CpuId, generation: u32 },
@@ -49,16 +49,17 @@ pub enum Event {
     ExtDeferred { cpu: CpuId },
     /// irq_work that delivers the kicks that a CPU has collected.
     ExtKick { cpu: CpuId },
-    /// The exit that a scheduler or the kernel requested is carried out.
+    /// The kernel carries out the next step of the loaded scheduler's exit, which was requested
+    /// earlier.
     ExtDisable,
     /// SCHED_SOFTIRQ on a kicked idle CPU: the default class balances.
     FairBalance { cpu: CpuId },
     /// The watchdog looks for stalled tasks.
     ExtWatchdog { generation: u32 },
-    /// A timer of a group's cpu.max: the period timer or the slack timer. `at` identifies stale
-    /// ones.
+    /// A timer of a group's cpu.max expires: the period timer or the slack timer. `at` is the time
+    /// for which the timer was armed; it tells a stale timer from the present one.
     Bandwidth { cgroup: CgroupId, slack: bool, at: SplitU64 },
-    /// SCHED_DEADLINE replenishment.
+    /// A throttled SCHED_DEADLINE task gets a new budget.
     DlReplenish { task: TaskId, generation: u32 },
     /// The run's duration has passed.
     #[default]
@@ -71,10 +72,11 @@ pub(crate) mod lane {
     pub const STEP: usize = 0;
     /// Timers that tasks and the workload wait for.
     pub const TIMER: usize = 1;
-    /// Events that are due at once: interrupts that CPUs send, steps that begin or were put off.
+    /// Events that are due soon: interrupts that CPUs send, ends of short steps, and events that
+    /// wait until a CPU has left its idle state.
     pub const SOON: usize = 2;
-    // The lanes below are used less often: `BUSY_LANES` in `machine/event/heads.rs` counts the
-    // three above.
+    // The lanes below are used less often. `EAGER_LANES` in `machine/src/event/heads.rs` is the
+    // number of the lanes above.
     pub const TICK: usize = 3;
     /// Ends of the default class's slices.
     pub const SLICE: usize = 4;
@@ -123,8 +125,8 @@ impl Kernel {
         Some(format!("the run needed more than its limit of {mib} MiB"))
     }
 
-    /// Starts the behaviour. `run` does this; a caller that advances in steps calls it once, then
-    /// `advance`.
+    /// Starts the behaviour. `run` calls this. A caller that advances the run in steps calls it
+    /// once, before the first `advance`.
     pub fn start(&mut self) {
         self.on_cpu(CpuId(0), |k| k.with_behavior(|b, k| b.start(k)));
     }
@@ -158,8 +160,8 @@ impl Kernel {
         !(may_end && self.has_ended())
     }
 
-    /// Ends this call of `advance`: the run has been stopped, or `until` or the limit on events is
-    /// reached.
+    /// Ends this call of `advance`, because the run has been stopped, or because `until` or the
+    /// limit on events is reached.
     #[cold]
     #[inline(never)]
     fn stop_here(&mut self) {
@@ -187,7 +189,8 @@ impl Kernel {
         self.on_cpu(cpu, f)
     }
 
-    /// As `user`, for a process that is bound to `cpu`; on another CPU if that one is off line.
+    /// As `user`, for a process that is bound to `cpu`. If `cpu` is off line, `f` runs on another
+    /// CPU.
     pub fn user_on<R>(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel) -> R) -> R {
         let cpu = self.cpus.online_or_any(cpu);
         self.on_cpu(cpu, f)
@@ -273,9 +276,10 @@ impl Kernel {
         }
     }
 
-    /// Handles an interrupt on its CPU, or on another one if that is off line. A CPU in an idle
-    /// state leaves it first, and the event is queued again for the time when it is awake. (`again`
-    /// makes the event anew, so that its fields stay in the host's registers in the common case.)
+    /// Handles an interrupt on `cpu`, or on another CPU if `cpu` is off line. If the CPU is in an
+    /// idle state, it starts to leave that state, and the kernel queues the event again for the
+    /// time at which the CPU is awake. (`again` makes the event anew, so that the event's fields
+    /// stay in the host's registers in the common case.)
     #[inline(always)]
     fn interrupt(
         &mut self,
@@ -291,7 +295,8 @@ impl Kernel {
         }
     }
 
-    /// Returns a CPU that is awake, or the time at which it will be.
+    /// Returns the CPU that handles an interrupt for `cpu` if that CPU is awake, else the time at
+    /// which it will be awake.
     #[inline(never)]
     fn awake_cpu(&mut self, cpu: CpuId) -> Result<CpuId, Nanos> {
         let cpu = self.cpus.online_or_any(cpu);
@@ -304,10 +309,10 @@ impl Kernel {
         AfterEvent::Nothing
     }
 
-    /// Brings every account up to the last instant. `run` does this at its end.
+    /// Brings all time accounts up to the end of the run. `run` calls this as its last action.
     pub fn close(&mut self) {
         if self.ext_aborting() {
-            // The run ends while a scheduler is being disabled.
+            // The run ends before the event that would complete the loaded scheduler's exit.
             let cpu = self.cpus.online_or_any(CpuId(0));
             self.on_cpu(cpu, |k| k.ext_disable());
         }

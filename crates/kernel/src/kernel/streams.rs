@@ -4,7 +4,8 @@
 use scxlab_machine::Stream;
 use std::collections::BTreeMap;
 
-/// Streams by (name, index). Each has its own state, so that a draw from one never shifts another.
+/// Streams by (name, index). Each stream has its own state, so that a draw from one stream never
+/// shifts another.
 pub struct Streams {
     seed: u64,
     open: BTreeMap<(&'static str, u64), Stream>,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Distributions of times. Every switch adds to two of them; they are read when the run is over.
+//! Distributions of times. A switch adds to up to two distributions; the lab reads them when the
+//! run is over.
 //!
 //! Owns: counts, in the slots of an HDR histogram with three significant digits that reaches beyond
 //! an hour.
@@ -15,16 +16,17 @@ pub struct TimeHistogram {
     max: Nanos,
 }
 
-/// Longest time that is told apart, ns; longer times count as this.
+/// Longest time that the histogram tells apart, ns. A longer time counts as this time.
 const MAX_NS: u64 = 3_600_000_000_000;
 
-/// Values below 2,048 have a slot each; each power of two above has half as many slots.
+/// Values of up to this many bits (below 2,048) have a slot each. Above, each power of two has
+/// 1,024 slots.
 const EXACT_BITS: u32 = 11;
 const HALF: usize = 1 << (EXACT_BITS - 1);
 const SLOTS: usize = ((MAX_NS.ilog2() + 1 - EXACT_BITS) as usize + 2) * HALF;
 
-/// Slot of a time, as `Histogram::index_for` computes it; past the last slot if the time is too
-/// long.
+/// Returns the slot of a time, as `Histogram::index_for` computes it. For a time that is too long,
+/// the result is past the last slot.
 #[inline]
 fn slot(ns: Nanos) -> usize {
     let dropped = (ns | ((1 << EXACT_BITS) - 1)).ilog2() + 1 - EXACT_BITS;
@@ -55,7 +57,8 @@ impl TimeHistogram {
         self.max = self.max.max(ns);
     }
 
-    /// Slots that may have been counted in. The others are never read, so that they take no memory.
+    /// Returns the slots up to that of the longest recorded time. The slots above are never read,
+    /// so that they take no memory.
     fn used(&self) -> &[u64] {
         &self.counts[..=slot(self.max)]
     }
@@ -98,7 +101,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Histogram that the library counts itself.
+    /// Returns a histogram of `values` that the library counts itself.
     fn histogram(values: &[Nanos]) -> Histogram<u64> {
         let mut all = Histogram::new_with_max(MAX_NS, 3).unwrap();
         values.iter().for_each(|&ns| all.saturating_record(ns));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The bridge to the default class: the kernel's calls into `fair`, and the execution of its
-//! answers.
+//! The bridge to the default class: the kernel's calls into the crate `fair`, and the execution of
+//! the decisions that these calls return.
 //!
 //! Owns: the costs, events and accounts that follow from these calls.
 //! Does not: decide (see the crate `fair`).
@@ -19,10 +19,10 @@ use scxlab_machine::CostTable;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use scxlab_trace::event::Kind;
 
-/// `hrtick_start()`: shortest time for which the timer is armed.
+/// `hrtick_start()`: shortest time for which the kernel arms the slice timer, ns.
 const HRTICK_MIN_NS: Nanos = 10_000;
 
-/// The part of the kernel's state that the class may read.
+/// The part of the kernel's state that the default class may read.
 struct View<'a> {
     cpus: &'a PerCpu<Cpu>,
     tasks: &'a TaskTable,
@@ -56,7 +56,7 @@ impl Env for View<'_> {
     }
 }
 
-/// Borrows the class and its view of the kernel side by side.
+/// Borrows the default class and its view of the kernel at the same time.
 macro_rules! with_view {
     ($k:ident, |$fair:ident, $view:ident| $body:expr) => {{
         let $view =
@@ -102,7 +102,7 @@ impl Kernel {
         self.fair_hrtick_start(cpu);
     }
 
-    /// Returns true if the task stays queued although it sleeps.
+    /// Dequeues a task. Returns true if the task stays queued although it sleeps (delayed dequeue).
     pub(crate) fn fair_dequeue(&mut self, cpu: CpuId, task: TaskId, flags: u64) -> bool {
         if self.tasks[task].on_cpu {
             self.charge_curr(cpu);
@@ -211,8 +211,8 @@ impl Kernel {
         })
     }
 
-    /// Does nothing: a task that is not queued changes its CPU in the class when it is enqueued
-    /// there.
+    /// Does nothing, because the default class learns the new CPU when the kernel enqueues the
+    /// task there.
     pub(crate) fn fair_migrate(&mut self, _task: TaskId, _from: CpuId, _to: CpuId) {}
 
     pub(crate) fn fair_reweight(&mut self, task: TaskId) {
@@ -269,7 +269,7 @@ impl Kernel {
             self.fair.set_group_idle(id, new.idle, at);
         }
         if (old.quota, old.period, old.burst) != (new.quota, new.period, new.burst) {
-            // Differs: the kernel draws the phase (see docs/internals/fidelity-eevdf.md).
+            // Differs: the real kernel draws the phase (see docs/internals/fidelity-eevdf.md).
             let spec =
                 BandwidthSpec { quota: new.quota, period: new.period, burst: new.burst, phase: 0 };
             self.fair.set_group_bandwidth(id, spec, at);
@@ -317,7 +317,7 @@ impl Kernel {
     }
 
     /// `hrtick_start_fair()`: arms a timer that ends the running task's slice to the nanosecond, if
-    /// others wait.
+    /// other tasks wait.
     fn fair_hrtick_start(&mut self, cpu: CpuId) {
         let c = &self.cpus[cpu];
         if c.next_class != Class::Fair && self.tasks[c.curr].class != Class::Fair {
@@ -333,7 +333,8 @@ impl Kernel {
         self.events.push_in(lane::SLICE, at, Event::HrTick { cpu });
     }
 
-    /// Handles the slice timer. A timer that was moved since it was armed is ignored.
+    /// Handles an expiry of the slice timer. Ignores it if the timer has since been armed for
+    /// another time.
     #[inline(never)]
     pub(crate) fn hrtick(&mut self, cpu: CpuId) -> AfterEvent {
         let c = &mut self.cpus[cpu];
@@ -352,7 +353,7 @@ impl Kernel {
         })
     }
 
-    /// Pulls tasks to a CPU that ran out of them. Returns true if any came.
+    /// Pulls tasks to a CPU that has none left. Returns true if a task came that does not sleep.
     fn fair_newidle(&mut self, cpu: CpuId) -> bool {
         let at = self.clock();
         let result = with_view!(self, |fair, view| fair.newidle_balance(&view, cpu, at));
@@ -379,7 +380,7 @@ impl Kernel {
         }
     }
 
-    /// Balances for all CPUs that do not tick, on an idle CPU that was kicked for it.
+    /// Balances for all CPUs that do not tick. An idle CPU does so when another CPU has kicked it.
     #[inline(never)]
     pub(crate) fn fair_balance(&mut self, cpu: CpuId) -> AfterEvent {
         if !self.cpus.is_online(cpu) {
@@ -407,8 +408,8 @@ impl Kernel {
         self.fair_follow_up(cpu);
     }
 
-    /// Accounts the moves of a balance, and requests the pushes of running tasks that it asked for.
-    /// Returns true if a task moved that does not sleep.
+    /// Accounts the tasks that a balance moved, and requests the pushes of running tasks that the
+    /// balance asked for. Returns true if a task moved that does not sleep.
     fn fair_balanced(&mut self, done: scxlab_fair::Balanced) -> bool {
         for moved in &done.moves {
             self.charge(self.machine.costs.sched.migrate_ns);
@@ -430,15 +431,15 @@ impl Kernel {
         self.count_migration(task, from, to);
     }
 
-    /// Requests the stopper on `from`: it will take off the running task and push one task to the
-    /// CPU that asked.
+    /// Requests the stopper on `from`. The stopper will interrupt the running task and push one
+    /// task to the CPU that asked for the push.
     fn push_for_balance(&mut self, from: CpuId) {
         self.charge(2 * self.machine.costs.sched.context_switch_ns);
         self.cpus[from].active_balance = true;
         self.resched(from);
     }
 
-    /// Carries out the requested push on `cpu`, under the stopper.
+    /// Pushes a task from `cpu` to the CPU that asked for it, while the stopper runs on `cpu`.
     pub(crate) fn fair_active_balance(&mut self, cpu: CpuId) {
         let at = self.clock();
         let moved = with_view!(self, |fair, view| fair.active_balance(&view, cpu, at));
@@ -470,8 +471,8 @@ impl Kernel {
         self.fair.nohz_enter(cpu);
     }
 
-    /// Follows up a call into the class: arms the timers that it wants, and reschedules if it asks
-    /// for that.
+    /// Follows up a call into the default class: arms the timers that the class wants, traces its
+    /// throttles, and reschedules the CPU if the class asks for that.
     #[inline]
     fn fair_follow_up(&mut self, cpu: CpuId) {
         self.fair_arm_timers();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The real-time classes: deadline tasks run before FIFO and round-robin tasks.
 //!
-//! Owns: their per-CPU queues.
+//! Owns: the per-CPU queues of real-time tasks.
 //! Models: kernel/sched/rt.c and deadline.c, 7.3, the parts that a workload sees: strict priority,
 //! round-robin slices, earliest deadline first with budgets, placement by priority, pulling to an
 //! idle CPU.
@@ -18,11 +18,11 @@ use std::collections::BTreeMap;
 /// `RR_TIMESLICE`: 100 ms.
 const RR_SLICE: Nanos = 100_000_000;
 
-/// Order of real-time tasks on a CPU, smallest first: (rank, arrival). Deadline tasks come first,
-/// then priorities.
+/// Order of real-time tasks on a CPU, smallest first: (rank, arrival). Deadline tasks come before
+/// FIFO and round-robin tasks.
 type Key = (u64, i64);
 
-/// Ranks below this are deadlines, ns; ranks from here on are priorities.
+/// Ranks below this value are deadlines, ns; ranks from this value on stand for priorities.
 const PRIO_BASE: u64 = 1 << 63;
 
 /// Budget of a SCHED_DEADLINE task.
@@ -81,7 +81,7 @@ impl RtQueues {
 }
 
 impl Kernel {
-    /// Returns the rank of a task; the smaller one runs first.
+    /// Returns the rank of a task; the task with the smaller rank runs first.
     fn rt_rank(&self, task: TaskId) -> u64 {
         match self.tasks[task].policy {
             Policy::Fifo { prio } | Policy::RoundRobin { prio } => PRIO_BASE + 99 - u64::from(prio),
@@ -236,8 +236,9 @@ impl Kernel {
         }
     }
 
-    /// `find_lowest_rq()`: `prev` if the task outranks the running task there, else the CPU whose
-    /// running task ranks lowest, the lowest number among equals.
+    /// `find_lowest_rq()`: returns `prev` if the task outranks the running task there, else the CPU
+    /// whose running task ranks lowest; among equal CPUs, the CPU with the lowest number. If the
+    /// task outranks no running task, returns `prev`.
     pub(crate) fn rt_select_cpu(&mut self, task: TaskId, prev: CpuId) -> CpuId {
         let rank_there = |c: CpuId| {
             let curr = self.cpus[c].curr;

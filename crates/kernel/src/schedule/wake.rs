@@ -16,7 +16,7 @@ use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
 impl Kernel {
-    /// Wakes a sleeping task from the executing CPU. Returns false if it was not asleep.
+    /// Wakes a sleeping task from the executing CPU. Returns false if the task was not asleep.
     pub(crate) fn wake_up(&mut self, task: TaskId, flags: u64) -> bool {
         let at = self.clock() + self.machine.costs.sched.wakeup_ns;
         let Kernel { cpus, tasks, vm, cgroups, .. } = self;
@@ -64,7 +64,7 @@ impl Kernel {
         true
     }
 
-    /// Wakes a task that is still on its queue (delayed dequeue), where it stays.
+    /// Wakes a task that is still on its queue (delayed dequeue). The task stays on that queue.
     fn wake_delayed(&mut self, task: TaskId, flags: u64) {
         let cpu = self.tasks[task].cpu;
         self.lock(LockId::Rq(cpu));
@@ -129,7 +129,8 @@ impl Kernel {
         })
     }
 
-    /// Asks the class for a CPU, and replaces an answer that is not allowed or off line. Also
+    /// Asks the task's class for a CPU. If the task may not use that CPU, or the CPU is off line,
+    /// returns a fallback CPU. If the task may use only one CPU, the class is not asked. Also
     /// returns whether the class was asked.
     pub(crate) fn select_cpu(&mut self, task: TaskId, prev: CpuId, flags: u64) -> (CpuId, bool) {
         let t = &self.tasks[task];
@@ -148,7 +149,7 @@ impl Kernel {
     }
 
     /// `select_fallback_rq()`: an allowed CPU of the same node, else any allowed CPU, else any CPU.
-    /// The last case widens the task's affinity, as the kernel does when none of its CPUs is left.
+    /// The last case widens the task's affinity, because none of the task's CPUs is on line.
     pub(crate) fn fallback_cpu(&mut self, task: TaskId, prev: CpuId) -> CpuId {
         let machine = self.machine.clone();
         let topology = &machine.topology;
@@ -179,7 +180,7 @@ impl Kernel {
         self.count_migration(task, from, cpu);
     }
 
-    /// Moves the task to another CPU in all accounts outside its class.
+    /// Records the task's move to another CPU in all accounts outside its class.
     pub(crate) fn count_migration(&mut self, task: TaskId, from: CpuId, to: CpuId) {
         let (t, guest) = self.task_and_guest(task);
         t.cpu = to;
@@ -213,7 +214,7 @@ impl Kernel {
         }
     }
 
-    /// Enqueues in the task's class.
+    /// Enqueues the task in its class.
     pub(crate) fn enqueue_task(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
         self.set_on_rq(task, true);
         match self.tasks[task].class {
@@ -223,7 +224,8 @@ impl Kernel {
         }
     }
 
-    /// Dequeues from the task's class. A fair task may stay queued although it sleeps.
+    /// Dequeues the task from its class. A task of the default class may stay queued although it
+    /// sleeps (delayed dequeue).
     pub(crate) fn dequeue_task(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
         let delayed = match self.tasks[task].class {
             Class::Ext => self.ext_dequeue(cpu, task, flags),
@@ -234,7 +236,8 @@ impl Kernel {
     }
 
     /// Records whether the task is on its CPU's run queue.
-    // One copy for all callers: see "instructions" in docs/internals/performance.md.
+    // Not inlined, so that all callers share one copy: see "instructions" in
+    // docs/internals/performance.md.
     #[inline(never)]
     pub(crate) fn set_on_rq(&mut self, task: TaskId, on_rq: bool) {
         let (t, guest) = self.task_and_guest(task);
@@ -260,8 +263,8 @@ impl Kernel {
         self.wakeup_preempt(to, task, 0);
     }
 
-    /// `sched_exec()`: lets the fork-time balancer look for a better CPU, because there is no cache
-    /// content to lose now.
+    /// `sched_exec()`: lets the task's class look for a better CPU, because a task that executes a
+    /// new program has no cache content to lose.
     pub(crate) fn exec_balance(&mut self, cpu: CpuId, task: TaskId) {
         let (target, _) = self.select_cpu(task, cpu, wake::EXEC);
         if target != cpu && self.cpus.is_online(target) {
@@ -272,7 +275,7 @@ impl Kernel {
 
     /// Makes the stopper move the running task of `cpu` to `target`.
     pub(crate) fn push_away(&mut self, cpu: CpuId, task: TaskId, target: CpuId) {
-        // Two switches: to the stopper task and back.
+        // The CPU switches twice: to the stopper task and back.
         self.charge(2 * self.machine.costs.sched.context_switch_ns);
         self.cpus[cpu].pushing = Some((task, target));
         self.resched(cpu);

@@ -21,7 +21,7 @@ pub enum TaskStep {
     /// Burn the CPU until `Sys::stop_spin`. A spinner does not notice that its lock holder is
     /// preempted.
     Spin,
-    /// Sleep until `Sys::wake`. A wake-up since the end of the last step makes it return at once.
+    /// Sleep until `Sys::wake`. If a wake-up came while the task was awake, the sleep ends at once.
     Block,
     /// Sleep until this time, or until an earlier `Sys::wake`.
     SleepUntil(Nanos),
@@ -29,7 +29,6 @@ pub enum TaskStep {
     Yield,
     /// `execve(2)`: the task may be moved to another CPU, because it has no cache content to lose.
     Exec,
-    /// Exit.
     Exit,
 }
 
@@ -39,7 +38,7 @@ pub enum Policy {
     Normal,
     Batch,
     Idle,
-    /// SCHED_EXT: as Normal while no sched_ext scheduler is loaded.
+    /// SCHED_EXT, which acts as `Normal` while no sched_ext scheduler is loaded.
     Ext,
     Fifo {
         prio: u8,
@@ -54,17 +53,18 @@ pub enum Policy {
     },
 }
 
-/// Properties of a new task. It inherits the rest from its parent, if it has one.
+/// Properties of a new task. The task inherits all other properties from its parent, if it has one.
 #[derive(Clone, Debug)]
 pub struct TaskSpec {
     /// `comm`, cut at 15 bytes.
     pub name: String,
     pub policy: Policy,
-    /// -20..=19
+    /// Nice value, -20..=19
     pub nice: i8,
     /// EEVDF slice request (`sched_attr.sched_runtime` of a normal task), ns; 0: the default.
     pub slice_request: Nanos,
-    /// None: the parent's, or every CPU if there is no parent.
+    /// CPUs that the task may use. None means those of the parent, or every CPU if there is no
+    /// parent.
     pub affinity: Option<CpuMask>,
     pub cgroup: CgroupId,
     /// Any thread of the group to join; None starts a new process.
@@ -80,7 +80,7 @@ pub struct TaskSpec {
 pub struct CgroupSpec {
     /// `cpu.weight`, 1..=10000
     pub weight: u32,
-    /// `cpu.max` quota per period; None: no limit
+    /// `cpu.max` quota per period, ns; None: no limit
     pub quota: Option<Nanos>,
     pub period: Nanos,
     /// `cpu.max.burst`
@@ -110,7 +110,7 @@ pub enum SysError {
     NoMemory,
     #[error("no space left (ENOSPC)")]
     NoSpace,
-    /// Only of a fork.
+    /// Only a fork returns this error.
     #[error("ops.init_task() refused the new task with errno {0}")]
     Refused(i32),
 }
@@ -125,17 +125,17 @@ pub trait Sys {
     /// The CPU on which `task` runs, or ran last.
     fn cpu_of(&self, task: TaskId) -> CpuId;
     fn nr_cpus(&self) -> u32;
-    /// Wakes a blocked or sleeping task. Returns false if it was awake (the wake-up is remembered
-    /// for its next `Block`). `sync`: the waker is about to sleep (WF_SYNC).
+    /// Wakes a blocked or sleeping task. Returns false if the task was awake; its next block or
+    /// sleep then returns at once. `sync`: the waker is about to sleep (WF_SYNC).
     fn wake(&mut self, task: TaskId, sync: bool) -> bool;
-    /// Ends the present `Spin` of a task (or the next one, if it is not spinning yet).
+    /// Ends the present `Spin` of a task, or its next `Spin` if the task does not spin yet.
     fn stop_spin(&mut self, task: TaskId);
     /// Starts a task. `parent` is None for tasks that exist when the run starts.
     fn fork(&mut self, parent: Option<TaskId>, spec: TaskSpec) -> Result<TaskId, SysError>;
-    /// Charges kernel or library work on behalf of the caller that its steps do not contain.
+    /// Charges the caller for kernel or library work that is not part of its steps.
     fn charge(&mut self, cost: Nanos);
-    /// Requests a call of `Behavior::on_timer(token)` at that time, in interrupt context of that
-    /// CPU.
+    /// Requests a call of `Behavior::on_timer(token)` at the time `at`, in interrupt context of
+    /// `cpu`.
     fn post(&mut self, at: Nanos, cpu: CpuId, token: u64);
     fn set_affinity(&mut self, task: TaskId, cpus: &CpuMask) -> Result<(), SysError>;
     fn set_nice(&mut self, task: TaskId, nice: i8) -> Result<(), SysError>;
@@ -149,7 +149,7 @@ pub trait Sys {
     ) -> Result<CgroupId, SysError>;
     fn rmdir(&mut self, cgroup: CgroupId) -> Result<(), SysError>;
     fn set_cgroup(&mut self, cgroup: CgroupId, spec: CgroupSpec) -> Result<(), SysError>;
-    /// Sets `cpuset.cpus`; None: the parent's.
+    /// Sets `cpuset.cpus`. None means that the cgroup uses its parent's CPUs.
     fn set_cpuset(&mut self, cgroup: CgroupId, cpus: Option<&CpuMask>) -> Result<(), SysError>;
     /// `setxattr()` on a cgroup's directory.
     fn set_xattr(&mut self, cgroup: CgroupId, name: &str, value: &[u8]) -> Result<(), SysError>;
@@ -163,21 +163,21 @@ pub trait Sys {
     fn count_work(&mut self, task: TaskId, units: u64);
     /// Ends the run now, as if its duration had passed.
     fn finish(&mut self);
-    /// Returns the maps of BPF programs, for a task that is a scheduler's user-space half; None if
-    /// there are none.
+    /// Returns the virtual machine with the maps of BPF programs, for a task that is a scheduler's
+    /// user-space half; None if the implementation has no BPF programs.
     fn bpf(&mut self) -> Option<&mut scxlab_bpf::vm::Vm> {
         None
     }
 }
 
-/// Behaviour of the tasks of a run. One object for all of them, so that they can share locks and
-/// queues. It is `Any`, so that its owner can get it back from a kernel with its own type
-/// (`Kernel::behavior`).
+/// Behaviour of the tasks of a run. One object serves all tasks, so that they can share locks and
+/// queues. The trait extends `Any`, so that the object's owner can get it back from a kernel with
+/// its concrete type (`Kernel::behavior`).
 pub trait Behavior: Any {
     /// Called once, at time 0, before any task exists.
     fn start(&mut self, sys: &mut dyn Sys);
-    /// Returns the next step of a task that has finished its step and runs. May call `sys` any
-    /// number of times first.
+    /// Returns the next step of a task that has finished its step and runs. This function may call
+    /// `sys` any number of times first.
     fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> TaskStep;
     /// Handles a time that was requested with `Sys::post`.
     fn on_timer(&mut self, sys: &mut dyn Sys, token: u64);
@@ -185,7 +185,7 @@ pub trait Behavior: Any {
     fn prefetch_task(&self, _task: TaskId) {}
     /// The unit of `Sys::count_work`, singular: "loop", "message".
     fn unit(&self) -> &str;
-    /// Returns what a task waits for, for the report of a deadlock: no event is left and tasks
-    /// still sleep. None: nothing worth reporting.
+    /// Returns what a task waits for, for the report of a deadlock (tasks still sleep, but no event
+    /// is left). None: nothing worth reporting.
     fn waits_for(&self, task: TaskId) -> Option<String>;
 }

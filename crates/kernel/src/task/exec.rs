@@ -4,8 +4,9 @@
 //! Owns: the step, its remaining work, speed and cache debt.
 //! Does not: choose the task that runs.
 //!
-//! Progress is settled lazily, because speed is constant between the events that change it. A
-//! step-end event that comes too early (interrupts took time) finds work left and is posted again.
+//! The kernel settles progress lazily, because speed is constant between the events that change it.
+//! If interrupts took time, a step-end event comes too early; its handler finds work left and posts
+//! the event again.
 
 use std::any::Any;
 
@@ -17,7 +18,7 @@ use crate::task::behavior::{Behavior, TaskStep};
 use crate::task::{Task, TaskState, TaskTable};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
-/// Work is counted in 1/1024 ns (this is the shift), so that wall time multiplied by a speed in
+/// Shift from ns to the unit of work, 1/1024 ns. In this unit, wall time multiplied by a speed in
 /// 1/1024 of full speed is exact.
 const WORK_SHIFT: u32 = 10;
 
@@ -31,7 +32,8 @@ impl Kernel {
         cpus[cpu].settle(*now, tasks);
     }
 
-    /// Posts the end of the current step, unless a pending event already serves.
+    /// Posts an event for the end of the current step, unless the pending step-end event is early
+    /// enough.
     pub(crate) fn arm_step_end(&mut self, cpu: CpuId) {
         if let Some((at, lane)) = self.cpus[cpu].step_end_due(&self.tasks) {
             self.post_step_end(cpu, at, lane);
@@ -60,7 +62,7 @@ impl Kernel {
         }
         let Some(wall) = tasks[c.curr].wall_left(c.speed) else { return AfterEvent::Nothing };
         let at = c.progress_from + wall;
-        // Interrupts took time meanwhile. This needs no settling.
+        // The step ends later, because interrupts took time. Progress need not be settled for this.
         if at > *now && !self.skip_to(at) {
             self.post_step_end(cpu, at, lane::SOON);
             return AfterEvent::Nothing;
@@ -68,8 +70,8 @@ impl Kernel {
         AfterEvent::NextSteps(cpu)
     }
 
-    /// Turns the present event into one at `at` if that would be the next one anyway, so that it
-    /// need not be queued. Returns whether it did.
+    /// Advances the time to `at` if an event at `at` would be the next event anyway, so that the
+    /// caller can handle that event without queueing it. Returns whether it advanced the time.
     #[inline(always)]
     pub(crate) fn skip_to(&mut self, at: Nanos) -> bool {
         let next = self.would_be_next(at);
@@ -80,8 +82,8 @@ impl Kernel {
         next
     }
 
-    /// Starts the next step of the task on `cpu`, and further ones until a step takes time or gives
-    /// up the CPU.
+    /// Starts the next step of the task on `cpu`, and further steps until a step takes time or
+    /// gives up the CPU.
     #[inline(always)]
     pub(crate) fn next_steps(&mut self, cpu: CpuId) {
         let task = self.cpus[cpu].curr;
@@ -101,7 +103,8 @@ impl Kernel {
         self.end.stop_with(Stop::Livelock { task: name, max: self.end.limits.max_instant_steps });
     }
 
-    /// Starts a step. Returns true if it takes time or leaves the CPU, false if it is over at once.
+    /// Starts a step. Returns true if the step takes time or gives up the CPU, false if it is over
+    /// at once.
     #[inline(always)]
     fn begin_step(&mut self, cpu: CpuId, task: TaskId, step: TaskStep) -> bool {
         match step {
@@ -215,7 +218,8 @@ impl Kernel {
         })
     }
 
-    /// Posts an event that may wake a task. While one is pending, sleeping tasks are no deadlock.
+    /// Posts an event that may wake a task. While such an event is pending, sleeping tasks are no
+    /// deadlock.
     pub(crate) fn push_wakeup(&mut self, at: Nanos, event: Event) {
         self.end.pending_wakeups += 1;
         if at < self.now + SOON_NS {
@@ -232,7 +236,7 @@ impl Kernel {
         self.events.push_in(lane::TIMER, at, event);
     }
 
-    /// Ends the current spin of a task, or its next one if it does not spin now.
+    /// Ends the current spin of a task, or its next spin if the task does not spin now.
     pub(crate) fn end_spin(&mut self, task: TaskId) {
         let t = &mut self.tasks[task];
         t.spin_ended = true;
@@ -263,8 +267,8 @@ impl Kernel {
         }
     }
 
-    /// Returns the present speed of `cpu`, in 1/1024: its capacity, reduced while a sibling is
-    /// busy.
+    /// Returns the present speed of `cpu` in 1/1024 of full speed: the CPU's capacity, reduced
+    /// while a sibling is busy.
     fn speed_of(&self, cpu: CpuId) -> u64 {
         let info = self.machine.topology.cpu(cpu);
         let busy = |s: &CpuId| !self.cpus[*s].is_idle();
@@ -294,11 +298,11 @@ impl Cpu {
         }
     }
 
-    /// Returns the end of the current step and the event lane for it, unless a pending event
-    /// already serves.
+    /// Returns the end of the current step and the event lane for it, unless the pending step-end
+    /// event is early enough.
     #[inline(always)]
     pub(crate) fn step_end_due(&self, tasks: &TaskTable) -> Option<(Nanos, usize)> {
-        // Even with all its work done at once, the step would not end before the pending event.
+        // The step cannot end before the pending event, even if no work is left.
         let due = self.done_at <= self.progress_from;
         if due || self.is_idle() || !self.sync_wait.is_empty() {
             return None;
@@ -309,8 +313,8 @@ impl Cpu {
         (at < self.done_at).then_some((at, lane))
     }
 
-    /// Handles a step-end event on a CPU that spins for others (SCX_KICK_WAIT). Spinning is no
-    /// progress, so the step is over only if no work was left before.
+    /// Handles a step-end event on a CPU that spins until other CPUs reschedule (SCX_KICK_WAIT).
+    /// Spinning is no progress, so the step is over only if no work was left before.
     #[cold]
     fn spun_until(&mut self, now: Nanos, tasks: &mut TaskTable) -> AfterEvent {
         self.settle(now, tasks);
@@ -336,7 +340,8 @@ impl Cpu {
 }
 
 impl Task {
-    /// Advances the step by `wall` ns at `speed`, after the payment of cache debt.
+    /// Advances the step by `wall` ns at `speed`. The task first refills caches, so only the time
+    /// that is left after `refill_left` advances the step.
     #[inline]
     fn advance(&mut self, wall: Nanos, speed: u64) {
         let paid = wall.min(self.refill_left);

@@ -17,7 +17,7 @@ use scxlab_machine::id::{CgroupId, CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
 impl Kernel {
-    /// Creates the idle task of a CPU. It has pid 0 and is never enqueued.
+    /// Creates the idle task of a CPU. The idle task has pid 0 and is never enqueued.
     pub(crate) fn new_idle_task(&mut self, cpu: CpuId) -> TaskId {
         let spec = plain_spec(&format!("swapper/{cpu}"));
         let cpus = CpuMask::of(self.machine.topology.nr_cpus(), [cpu]);
@@ -27,8 +27,8 @@ impl Kernel {
         id
     }
 
-    /// Creates init. It sleeps for ever, is the parent of tasks without another one, and is
-    /// `current` for user space.
+    /// Creates init. It sleeps for ever, is the parent of tasks that have no other parent, and is
+    /// `current` for callers in user space.
     pub(crate) fn new_init_task(&mut self) -> TaskId {
         let cpus = CpuMask::all(self.machine.topology.nr_cpus());
         let pid = self.tasks.next_pid();
@@ -196,7 +196,7 @@ impl Kernel {
         self.charge(self.machine.costs.syscall.exit_ns);
         self.tasks[task].exiting = true;
         mirror::identity(&mut self.vm.mem, &self.tasks[task]);
-        // The exit from its autogroup: a change of group, which dequeues and enqueues the task.
+        // The task leaves its autogroup. This change of group dequeues and enqueues the task.
         let change = self.change_begin(task, queue::SAVE | queue::MOVE);
         self.change_end(change);
         self.set_state(task, TaskState::Dead);
@@ -209,7 +209,7 @@ impl Kernel {
         self.cpus[cpu].need_resched = true;
     }
 
-    /// `finish_task_switch()`: finishes the task that was switched away if it is dead.
+    /// `finish_task_switch()`: releases the previous task if it is dead.
     #[inline]
     pub(crate) fn after_switch(&mut self, prev: TaskId) {
         if self.tasks[prev].state == TaskState::Dead {
@@ -232,7 +232,7 @@ impl Kernel {
             let t = &self.tasks[id];
             (t.pid, t.cgroup, t.addr, t.leader)
         };
-        // First, because its storage may hold a reference to the task itself.
+        // Free the task's BPF storage first, because it may hold a reference to the task itself.
         scxlab_bpf::vm::storage_owner_gone(self, scxlab_bpf::vm::Storage::Task, addr);
         self.tasks.unhash(pid);
         self.leave_group(id);

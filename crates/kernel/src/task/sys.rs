@@ -167,7 +167,7 @@ impl Kernel {
         self.tasks.get(task).is_some_and(|t| self.tasks.by_pid(t.pid) == Some(task))
     }
 
-    /// `set_cpus_allowed_common()`, with the part of the classes.
+    /// Sets a task's allowed CPUs (`set_cpus_allowed_common()`) and tells the task's class.
     pub(crate) fn do_set_cpus_allowed(&mut self, task: TaskId, cpus: &CpuMask) {
         let change = self.change_begin(task, queue::SAVE);
         let all_cpus_allowed = self.has_all_cpus(cpus);

@@ -73,7 +73,7 @@ fn btf_and_bindings_lay_out_the_ops_alike() {
     same_layout!(btf, scx_event_stats: SCX_EV_DISPATCH_KEEP_LAST, SCX_EV_SUB_RESCUE);
 }
 
-/// Sizes that are compiled into programs.
+/// The compiler writes the sizes of these structs into programs.
 #[test]
 fn what_programs_own_has_the_kernels_size() {
     let btf = btf();
@@ -133,8 +133,8 @@ macro_rules! same_values {
     }};
 }
 
-/// `tools/check-abi.py` compares the enums with a real kernel's. The rest are macros of the kernel,
-/// which have no BTF.
+/// `tools/check-abi.py` compares the enums with those of a real kernel. The other constants are
+/// macros of the kernel, which have no BTF.
 #[test]
 fn flags_have_the_values_of_the_kernels_enums() {
     let btf = btf();

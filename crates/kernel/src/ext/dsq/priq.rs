@@ -14,10 +14,11 @@ use std::ops::Bound::{Excluded, Unbounded};
 /// vtime relative to the DSQ's base, and arrival number.
 pub type Key = (i64, u64);
 
-/// Maximum number of tasks in the ring. Half as many move there from the tree when it is empty.
+/// Maximum number of tasks in the ring. When the ring is empty, half as many tasks move from the
+/// tree to the ring.
 const RING_MAX: usize = 256;
 
-/// All keys of `ring` come before those of `tree`; `tree` is empty if `ring` is.
+/// All keys of `ring` come before all keys of `tree`. `tree` is empty if `ring` is empty.
 #[derive(Debug, Default)]
 pub struct Priq {
     ring: VecDeque<(Key, TaskId)>,
@@ -120,7 +121,8 @@ impl Priq {
 mod tests {
     use super::*;
 
-    /// Compares with a single tree. The operations often move tasks between the ring and the tree.
+    /// Compares the queue with a single tree. The operations often move tasks between the queue's
+    /// ring and its tree.
     #[test]
     fn ring_and_tree_are_one_queue() {
         let (mut priq, mut model) = (Priq::default(), BTreeMap::new());

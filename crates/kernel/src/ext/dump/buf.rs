@@ -6,7 +6,7 @@
 
 use crate::bpf::flags::limit;
 
-/// End of a dump that did not fit.
+/// Text that ends a dump which did not fit the buffer.
 const TRUNCATED: &str = "\n\n~~~~ TRUNCATED ~~~~\n";
 
 /// A dump that is being written.
@@ -16,7 +16,7 @@ pub struct DumpBuf {
     /// Size of the kernel's buffer, its final NUL included.
     size: usize,
     overflowed: bool,
-    /// Set while a dump operation of the scheduler runs.
+    /// Text of the scheduler's dump operation that runs now; None if none runs.
     op_text: Option<OpText>,
 }
 
@@ -24,9 +24,10 @@ pub struct DumpBuf {
 #[derive(Debug)]
 struct OpText {
     prefix: &'static str,
-    /// Whether nothing has been written yet. A blank line goes before the first line.
+    /// Whether the operation's first line is still to be written. A blank line goes before it.
     first: bool,
-    /// Text that is not flushed yet. It is flushed when it ends with a newline or is full.
+    /// Text that is not yet in the dump. `flush` moves the text to the dump when it ends with a
+    /// newline or fills the kernel's buffer.
     line: String,
 }
 
@@ -69,7 +70,7 @@ impl DumpBuf {
         self.op_text = Some(OpText { prefix, first: true, line: String::new() });
     }
 
-    /// Ends the text of a dump operation. The last line needs no newline.
+    /// Ends the text of a dump operation. The last line may lack a newline.
     pub(super) fn close(&mut self) {
         self.flush();
         self.op_text = None;

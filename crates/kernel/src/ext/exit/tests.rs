@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tests of what `ops.exit` gets.
+//! Tests of the data that `ops.exit` gets.
 
 use super::*;
 use crate::bpf::abi;
@@ -12,8 +12,8 @@ fn text(mem: &Memory, addr: u64) -> String {
     String::from_utf8(bytes.collect()).expect("the kernel's text is ASCII")
 }
 
-/// Ends a scheduler with the operations `has`, whose dump has `exit_dump_len` bytes, by an error.
-/// Returns what its `ops.exit` wrote to the kernel's log.
+/// Loads a scheduler with the operations `has` and the dump length `exit_dump_len`, and ends it by
+/// an error. Returns the lines that its `ops.exit` wrote to the kernel's log.
 fn log_of_exit(
     has: &'static [Op],
     exit_dump_len: u32,

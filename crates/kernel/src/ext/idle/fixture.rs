@@ -14,7 +14,8 @@ use scxlab_machine::id::{CgroupId, CpuId, TaskId};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Tasks that never sleep, one per entry, each pinned to the CPU given or (None) not pinned.
+/// Tasks that never sleep, one per entry. An entry is the CPU to which the task is pinned, or None
+/// for a task that is not pinned.
 struct Hogs(Vec<Option<u32>>);
 
 impl Behavior for Hogs {

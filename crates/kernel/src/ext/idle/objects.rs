@@ -10,8 +10,8 @@ use rustc_hash::FxHashSet;
 use scxlab_bpf::mem::{Memory, OutOfMemory};
 use std::collections::VecDeque;
 
-/// Number of freed objects that wait before their memory is reused, so that a reader in an RCU
-/// read-side section still sees its set. The kernel waits for a grace period instead.
+/// Number of freed objects whose memory is not yet reused, so that a reader in an RCU read-side
+/// section still sees its set. The real kernel waits for a grace period instead.
 const REUSE_DELAY: usize = 64;
 
 pub(crate) const OBJECT_BYTES: u64 = size_of::<abi::bpf_cpumask>() as u64;

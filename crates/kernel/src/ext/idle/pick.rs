@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Choice and claim of an idle CPU: the default picker's order, and the searches that it consists
-//! of.
+//! Choice and claim of an idle CPU: the order of the default picker's steps, and the searches that
+//! these steps make.
 //!
 //! Owns: the idle bits. A claim clears the bits of the CPU and of its core, so that no other search
 //! picks the CPU.
@@ -21,7 +21,7 @@ pub(super) struct IdleView<'a> {
     pub state: &'a mut IdleState,
     pub mem: &'a mut Memory,
     pub topology: &'a Topology,
-    /// Executing CPU. Searches use its cursor, and it is the waker's CPU.
+    /// Executing CPU. Searches use this CPU's cursor, and take it as the waker's CPU.
     pub here: CpuId,
 }
 
@@ -30,12 +30,12 @@ pub(super) struct PickQuery<'a> {
     pub affinity: &'a [u64],
     /// Number of CPUs in `affinity`.
     pub nr_affine: u32,
-    /// Further restriction by the scheduler.
+    /// CPUs to which the scheduler restricts the search further.
     pub allowed: Option<&'a [u64]>,
     pub prev: CpuId,
     /// `SCX_PICK_IDLE_*`
     pub flags: u64,
-    /// Set for a synchronous wake-up.
+    /// The waker, if the wake-up is synchronous.
     pub waker: Option<Waker>,
 }
 
@@ -65,8 +65,9 @@ fn test_and_clear(words: &mut [u64], cpu: CpuId) -> bool {
 }
 
 impl SearchBuffers {
-    /// Computes the CPUs on which the task may run, and those of them in prev's LLC and node. A set
-    /// without a CPU is left empty. Returns false if the restriction leaves no CPU.
+    /// Computes three sets: the CPUs on which the task may run, those of them in prev's LLC, and
+    /// those in prev's node. A set without a CPU has no words. Returns false if the scheduler's
+    /// restriction leaves no CPU.
     fn fill(&mut self, query: &PickQuery<'_>, llc: Option<&[u64]>, numa: Option<&[u64]>) -> bool {
         let SearchBuffers { allowed, llc: near, numa: node } = self;
         match query.allowed {
@@ -97,8 +98,8 @@ impl IdleView<'_> {
         found
     }
 
-    /// Carries out `select`. The steps in prev's LLC and node are made only if prev is on line and
-    /// `update_steps` found that they exist.
+    /// Carries out `select`. Takes the steps in prev's LLC and node only if prev is on line and
+    /// `update_steps` found that these steps exist.
     fn select_within(
         &mut self,
         query: &PickQuery<'_>,
@@ -110,8 +111,8 @@ impl IdleView<'_> {
         let numa = here.filter(|_| self.state.topo_numa);
         let llc = llc.and_then(|spans| spans.llc(self.topology, query.prev));
         let numa = numa.map(|spans| spans.node(self.topology, query.prev));
-        // A task that may run anywhere uses the domains' own sets; only others cost an
-        // intersection.
+        // For a task that may run anywhere, the search uses the domains' own sets. For another task
+        // it first intersects these sets with the task's CPUs.
         let everywhere = query.nr_affine as usize >= self.state.nr_cpus;
         if query.allowed.is_none() && everywhere {
             return self.search(query, query.affinity, llc, numa);
@@ -156,9 +157,9 @@ impl IdleView<'_> {
         self.in_order(&search)
     }
 
-    /// Keeps the wakee near the waker: on its previous CPU if that is idle and shares the waker's
-    /// cache, else on the waker's CPU, because the waker is about to sleep. The waker's CPU is not
-    /// taken if all CPUs are busy.
+    /// Keeps the wakee near the waker: on the wakee's previous CPU if that CPU is idle and shares
+    /// the waker's cache, else on the waker's CPU, because the waker is about to sleep. Does not
+    /// take the waker's CPU if all CPUs are busy.
     fn for_sync_wakeup(&mut self, s: &PickSearch<'_>, waker: &Waker) -> Option<CpuId> {
         let here = self.here;
         let online = self.mem.words(self.state.online, self.state.nr_words());
@@ -204,8 +205,8 @@ impl IdleView<'_> {
             .or_else(|| self.pick(s.allowed, s.node, s.flags))
     }
 
-    /// Claims a CPU on a core that is idle as a whole: prev's core, else one in prev's LLC, in its
-    /// node, or anywhere.
+    /// Claims a CPU on a core that is idle as a whole: on prev's core, else on a core in prev's
+    /// LLC, in prev's node, or anywhere.
     fn idle_core(&mut self, s: &PickSearch<'_>) -> Option<CpuId> {
         let smt = self.mem.words(self.state.masks(s.node).smt, self.state.nr_words());
         if s.prev_allowed && cpumask::test(smt, s.prev) && self.claim(s.prev) {
@@ -247,8 +248,8 @@ impl IdleView<'_> {
         }
     }
 
-    /// Searches the other nodes by distance from `start`, equally distant ones by number. O(n^2) in
-    /// nodes, as in the kernel.
+    /// Searches all nodes except `start` in order of their distance from `start`; equally distant
+    /// nodes in order of their numbers. Takes O(n^2) time for n nodes, as in the kernel.
     fn pick_in_others(&mut self, allowed: &[u64], start: NodeId, core: bool) -> Option<CpuId> {
         let topology = self.topology;
         let nodes = || (0..topology.nodes().len() as u32).map(NodeId).filter(|&n| n != start);

@@ -205,7 +205,8 @@ impl<'a> Pair<'a> {
         self.state.work = Work::default();
         let real = self.view(here).select(&query);
         self.work_was_counted(real, counted.filter(|_| simple));
-        // An affinity is never empty in the kernel; a restriction of it may be.
+        // In the kernel a task's affinity is never empty, but its intersection with `allowed` may
+        // be empty.
         let model = if both.is_empty() && only.is_some() {
             None
         } else {
@@ -214,7 +215,8 @@ impl<'a> Pair<'a> {
         (real.map(|cpu| cpu.0), model)
     }
 
-    /// Checks that work counted without a search is the work of that search, which finds nothing.
+    /// Checks that the work that was counted without a search is the work of the real search, and
+    /// that this search finds nothing.
     fn work_was_counted(&self, found: Option<CpuId>, counted: Option<Work>) {
         if let Some(work) = counted {
             assert_eq!((found, self.state.work), (None, work), "{:?}", self.state.failed_search);

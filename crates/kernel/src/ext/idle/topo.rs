@@ -4,9 +4,9 @@
 //! Owns: sibling sets, on-line spans, and the decision which of the picker's steps exist.
 //! Models: kernel `scx_idle_update_selcpu_topology()`, `llc_weight()`, `numa_weight()`,
 //! `cpu_smt_mask()`, 7.3.
-//! Differs: the kernel asks its scheduling domains, which it builds from the on-line CPUs. It has
-//! no domain of one CPU, and none with the same span as the domain below. Here the same result
-//! comes from counting CPUs.
+//! Differs: the real kernel asks its scheduling domains, which it builds from the on-line CPUs. It
+//! has no domain of one CPU, and no domain with the same span as the domain below. This code gets
+//! the same result by counting CPUs.
 
 use super::{IdleState, bits};
 use scxlab_bpf::mem::Memory;
@@ -75,10 +75,10 @@ impl Siblings {
 /// On-line CPUs of each LLC and of each node. Models `llc_span()` and `numa_span()`.
 #[derive(Debug)]
 pub(super) struct OnlineSpans {
-    /// Indexed by LLC. Empty if fewer than two CPUs are on line, because the kernel then has no
-    /// such domain.
+    /// On-line CPUs of each LLC, indexed by LLC. The set of an LLC is empty if fewer than two of
+    /// its CPUs are on line, because the kernel then has no domain for this LLC.
     llcs: Vec<Box<[u64]>>,
-    /// Indexed by node.
+    /// On-line CPUs of each node, indexed by node.
     nodes: Vec<Box<[u64]>>,
 }
 
@@ -95,7 +95,7 @@ impl OnlineSpans {
         }
     }
 
-    /// Returns the on-line CPUs of `cpu`'s LLC; None if the kernel has no such domain.
+    /// Returns the on-line CPUs of `cpu`'s LLC; None if the kernel has no domain for this LLC.
     pub fn llc(&self, topology: &Topology, cpu: CpuId) -> Option<&[u64]> {
         let span = &*self.llcs[topology.cpu(cpu).llc.idx()];
         (!span.is_empty()).then_some(span)
@@ -125,8 +125,9 @@ impl IdleState {
             let numa = here.is_some_and(|_| self.topo_numa);
             let sets = 1 + u16::from(llc) + u16::from(numa);
             match self.smt_active {
-                // Each set is searched for whole cores first, and later for whole cores and then
-                // single CPUs. The picker tries to claim all threads of prev's core.
+                // The picker searches each set three times: for whole cores in its first steps, and
+                // for whole cores and then single CPUs in its last steps. It tries to claim all
+                // threads of prev's core.
                 true => FailedSearchWork { searches: 3 * sets, claims: threads.max(1) as u16 },
                 false => FailedSearchWork { searches: sets, claims: 1 },
             }
@@ -190,7 +191,7 @@ impl OnlineDomains<'_> {
         if weight > 1 && cpumask::test(self.online, cpu) { weight } else { 0 }
     }
 
-    /// Returns the number of on-line CPUs of `cpu`'s node; 0 if no other node has any.
+    /// Returns the number of on-line CPUs of `cpu`'s node; 0 if no other node has a CPU on line.
     fn numa_weight(&self, cpu: CpuId, several_nodes: bool) -> u32 {
         if !several_nodes || !cpumask::test(self.online, cpu) {
             return 0;

@@ -149,8 +149,8 @@ fn css_destroy(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
 }
 
 impl Kernel {
-    /// Returns the cgroup of a css, and whether the css is `cgroup.self` and not that of the cpu
-    /// controller.
+    /// Returns the cgroup of a css. Also returns true if the css is `cgroup.self`, and false if it
+    /// is the css of the cpu controller.
     fn cgroup_of_css(&self, css: u64) -> Option<(CgroupId, bool)> {
         if let Some(id) = self.cgroups.at(css) {
             return Some((id, true));

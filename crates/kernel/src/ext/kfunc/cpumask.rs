@@ -4,7 +4,7 @@
 //!
 //! Owns: the checks of arguments. A set that is only read may be any readable memory. A set that is
 //! changed must be a live object or the program's own memory, such as a `struct bpf_cpumask` in a
-//! global variable. The verifier ensures that by type; `changeable` checks it here.
+//! global variable. The verifier ensures this by type; here `changeable` checks it.
 //! Models: kernel/bpf/cpumask.c and lib/cpumask.c with CONFIG_NR_CPUS=8192, 7.3. Differs: no known
 //! difference; bits after the last CPU change in the same operations as in the kernel, which works
 //! on whole words.
@@ -90,7 +90,7 @@ fn object(k: &Kernel, call: &'static str, addr: u64) -> Result<u64, Fault> {
     if k.ext.idle.objects.is_live(addr) {
         return Ok(addr);
     }
-    // A bad pointer is reported as a fault of the memory access.
+    // For a bad pointer, report the fault of the memory access.
     k.vm.mem.bytes(addr, OBJECT_BYTES)?;
     Err(Fault::bad_argument(call, format!("{addr:#x} is not a live bpf_cpumask")))
 }
@@ -168,7 +168,8 @@ fn first_and(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(cpu_or_end(k, found))
 }
 
-/// Returns the CPU that a program named. None if no CPU has that number, which these calls ignore.
+/// Returns the CPU that a program named. None if no CPU has that number; the kfuncs ignore such a
+/// number.
 fn cpu_arg(k: &Kernel, cpu: u64) -> Option<CpuId> {
     let cpu = cpu as u32;
     ((cpu as usize) < nr_cpu_ids(k)).then_some(CpuId(cpu))

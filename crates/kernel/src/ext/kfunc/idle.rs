@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! kfuncs of built-in idle tracking: the default picker, claims, and pointers to the live masks.
 //!
-//! Owns: their checks and error texts. Does not: pick (see `ext/idle`).
+//! Owns: the checks and error texts of these kfuncs. Does not: pick a CPU (see `ext/idle`).
 //! Models: kernel `scx_kfunc_ids_idle`, `scx_kfunc_ids_select_cpu`, 7.3.
 
 use super::cpumask::{flag, readable, s32};
@@ -35,11 +35,11 @@ pub(super) const TABLE: &[(&str, Handler)] = &[
 /// `NUMA_NO_NODE`
 const NO_NODE: i64 = -1;
 
-/// A query of the default picker, in the form common to its three kfuncs.
+/// A query of the default picker, in the form common to the three kfuncs that call it.
 struct PickRequest {
     prev: i32,
     wake_flags: u64,
-    /// Guest address of a mask; 0 for the task's own affinity.
+    /// Guest address of the mask that restricts the search; 0 if only the task's affinity does.
     allowed: u64,
     flags: u64,
 }
@@ -151,8 +151,8 @@ fn bad_context(op: Op) -> Fault {
     Fault::bad_argument("scx_bpf_select_cpu", text)
 }
 
-/// Checks that the task's affinity is stable: the task is the subject of `select_cpu`, or is on the
-/// locked run queue.
+/// Checks that the task's affinity is stable. During `ops.select_cpu` the operation must be about
+/// the task. Otherwise the task must be on the locked run queue, if one is locked.
 #[inline(always)]
 fn check_task(k: &mut Kernel, task: TaskId) -> bool {
     let addr = k.tasks[task].addr;
@@ -292,7 +292,7 @@ fn pick_idle_cpu(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(pick_in(k, allowed, flags))
 }
 
-/// Searches for `pick_idle_cpu`, in a mask whose address was checked.
+/// Carries out the search of `pick_idle_cpu`, in a mask whose address was checked.
 #[inline(never)]
 fn pick_in(k: &mut Kernel, allowed: u64, flags: u64) -> u64 {
     let allowed = copy_readable(k, allowed);
@@ -372,7 +372,8 @@ fn cpu_or_busy(found: Option<CpuId>) -> u64 {
     found.map_or(s32(-EBUSY), |cpu| u64::from(cpu.0))
 }
 
-/// Copies the mask that a program passed to a buffer, which `keep_mask` takes back.
+/// Copies the mask that a program passed into a buffer. The caller gives the buffer back with
+/// `keep_mask`.
 fn copy_mask(k: &mut Kernel, addr: u64) -> Result<Vec<u64>, Fault> {
     let addr = readable(k, addr)?;
     Ok(copy_readable(k, addr))

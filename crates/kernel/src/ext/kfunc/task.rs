@@ -67,7 +67,8 @@ fn tid_to_task(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(found.map_or(0, |t| t.addr))
 }
 
-/// Returns the task with that pid and takes a reference to it; NULL once the task is unhashed.
+/// Returns the task with the given pid and takes a reference to the task. Returns NULL if no hashed
+/// task has that pid.
 fn from_pid(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let Some(id) = k.tasks.by_pid(a[0] as u32) else { return Ok(0) };
     k.get_task_ref(id);

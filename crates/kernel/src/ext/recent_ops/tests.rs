@@ -51,7 +51,7 @@ fn cpus_with_the_same_operations_are_one_line() {
     );
 }
 
-/// The bound holds for any number of CPUs and operations that differ.
+/// The bound on a report holds for any number of CPUs that ran different operations.
 #[test]
 fn a_report_is_bounded() {
     let nr_cpus = 600;

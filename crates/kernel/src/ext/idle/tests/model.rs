@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A model of the picker after its documentation, with plain sets instead of words in guest memory.
+//! A model of the picker, written from the picker's documentation. It uses plain sets instead of
+//! words in guest memory.
 
 use crate::bpf::flags::pick_idle;
 use scxlab_machine::Topology;
