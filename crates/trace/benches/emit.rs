@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Cost of an event in ns: hashed only, as in every run, and written as Perfetto.
+//! Measures the cost of an event in ns: in a tracer that only hashes events, as in every run, and
+//! in a tracer that also writes them as Perfetto.
 
 #![allow(clippy::disallowed_types, reason = "a benchmark is about the clock")]
 

@@ -11,7 +11,7 @@ use crate::hash::TraceHash;
 /// An event on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Time of the event in ns. Never decreases from one event of a CPU to its next.
+    /// Time of the event in ns. The times of the events of one CPU never decrease.
     pub time: Nanos,
     /// CPU on which the event happened.
     pub cpu: CpuId,
@@ -22,15 +22,15 @@ pub struct Event {
 /// State of a task that left its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrevState {
-    /// Able to continue: the task was preempted, its slice ended, or it yielded.
+    /// The task can continue: it was preempted, its slice ended, or it yielded.
     Runnable,
-    /// Waiting for something.
+    /// The task waits for something.
     Sleeping,
-    /// Ended.
+    /// The task has ended.
     Exited,
 }
 
-/// Kind of an event. The task None is the CPU's idle task.
+/// Kind of an event. In a `Switch`, None stands for the CPU's idle task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The CPU switched from one task to another.
@@ -48,7 +48,7 @@ pub enum Kind {
         task: TaskId,
         /// CPU chosen for the task.
         target: CpuId,
-        /// Task that woke it; None if an interrupt did.
+        /// Task that woke `task`; None if an interrupt did.
         waker: Option<TaskId>,
     },
     /// A task that was not running changed its CPU.
@@ -62,7 +62,7 @@ pub enum Kind {
     },
     /// A callback of the scheduler ran, starting at the event's time.
     Op {
-        /// Callback, as an index into the names' table of ops.
+        /// Index of the callback, for `Names::op`.
         op: u8,
         /// Duration in ns, including waits for locks.
         cost_ns: Nanos,
@@ -96,26 +96,26 @@ pub enum Kind {
     },
     /// The CPU spun on a lock, starting at the event's time.
     LockWait {
-        /// Lock, as a key of the names' table of locks.
+        /// Key of the lock, for `Names::lock`.
         lock: u64,
         /// Duration in ns.
         wait_ns: Nanos,
     },
     /// A cgroup used up its bandwidth on this CPU, or got new bandwidth.
     Throttle {
-        /// Cgroup concerned.
+        /// Cgroup that is throttled or unthrottled.
         cgroup: CgroupId,
         /// Whether the cgroup is throttled from now on.
         on: bool,
     },
     /// A task was created. Its name is set before this event.
     Fork {
-        /// Task that created it; None for the tasks at the start of a run.
+        /// Task that created the child; None for the tasks at the start of a run.
         parent: Option<TaskId>,
         /// The new task.
         child: TaskId,
     },
-    /// A task ended. Its last switch follows.
+    /// A task ended. The switch away from the task follows.
     Exit {
         /// Task that ended.
         task: TaskId,
@@ -125,20 +125,21 @@ pub enum Kind {
         /// Whether the CPU is on line from now on.
         online: bool,
     },
-    /// The scheduler exited: it was ejected, or asked to leave.
+    /// The scheduler exited, because of an error or because it was told to exit.
     SchedExit {
         /// The kernel's exit kind.
         kind: u32,
         /// The exit code.
         code: i64,
     },
-    /// A BPF program printed a line. The text is passed beside the event; the event holds its hash.
+    /// A BPF program printed a line. The sink finds the text in `Names::text`; the event holds only
+    /// a hash of the text.
     Printk {
-        /// `hash_bytes` of the text.
+        /// Hash of the text, computed by `hash_bytes`.
         text_hash: u64,
     },
-    /// Further events of this CPU are missing, because the buffer was full. Simulated runs lose no
-    /// events.
+    /// Events of this CPU are missing from the trace, because the recorder's buffer was full.
+    /// Simulated runs lose no events.
     Lost {
         /// Number of missing events.
         events: u64,
@@ -178,7 +179,7 @@ impl Event {
             Kind::Throttle { cgroup, on } => add(head(8, u64::from(on)), &[u64::from(cgroup.0)]),
             Kind::Fork { parent, child } => add(head(9, 0), &[opt(parent), u64::from(child.0)]),
             Kind::Exit { task } => add(head(10, 0), &[u64::from(task.0)]),
-            // 11 and 12 are unused.
+            // The tags 11 and 12 are unused.
             Kind::CpuOnline { online } => add(head(13, u64::from(online)), &[]),
             Kind::SchedExit { kind, code } => add(head(14, 0), &[u64::from(kind), code as u64]),
             Kind::Printk { text_hash } => add(head(15, 0), &[text_hash]),
@@ -187,7 +188,7 @@ impl Event {
     }
 }
 
-/// Encodes an optional task: 0 for None, else the id plus 1. An id has 32 bits, so this cannot
+/// Encodes an optional task: 0 for None, else the id plus 1. An id has 32 bits, so the sum cannot
 /// overflow.
 #[inline]
 fn opt(task: Option<TaskId>) -> u64 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The hash of a trace. It takes some forty words per context switch, so it uses the shortest
-//! mixing step that suffices.
+//! The hash of a trace. A run hashes some forty words per context switch, so the hash uses the
+//! shortest mixing step that suffices.
 //!
 //! Owns: the mixing step; a trace must have the same hash in all later versions.
-//! Does not: resist an attacker. It differs from `StableHash`, which mixes each word before adding
-//! it.
+//! Does not: resist an attacker. This hash differs from `StableHash`, which mixes each word before
+//! adding it.
 
 use scxlab_machine::hash::splitmix_finalize;
 
@@ -26,13 +26,14 @@ impl Default for TraceHash {
 }
 
 impl TraceHash {
-    /// Folds in one word.
+    /// Folds one word into the hash.
     #[inline(always)]
     pub fn add(&mut self, word: u64) {
         self.0 = (self.0 ^ word).rotate_left(29).wrapping_mul(MULTIPLIER);
     }
 
-    /// Returns the present value, with every bit of the state spread over every bit of the result.
+    /// Returns the hash of all words so far. A final step spreads every bit of the state over all
+    /// bits of the result.
     pub const fn finish(self) -> u64 {
         splitmix_finalize(self.0)
     }
@@ -59,7 +60,7 @@ mod tests {
             prop_assert_ne!(of(&words), of(&changed));
         }
 
-        /// Small numbers are the typical content of traces.
+        /// The words are small numbers, because these are the typical content of traces.
         #[test]
         fn two_words_that_change_places_change_the_hash(mut words in prop::collection::vec(0u64..8, 2..40), at in any::<prop::sample::Index>()) {
             let at = at.index(words.len() - 1);

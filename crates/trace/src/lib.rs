@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Traces: one event schema for simulated, VM and host runs, a hash of every event, Perfetto files.
+//! Traces: one event schema for simulated, VM and host runs, a hash over all events, and Perfetto
+//! files.
 //!
-//! Owns: the event schema, the names beside events, the trace hash, the exporters (Perfetto files,
-//! timelines as text).
+//! Owns: the event schema, the names of the ids in events, the trace hash, the exporters (Perfetto
+//! files, timelines as text).
 //! Does not: decide when something happens, open files (a sink writes to any `io::Write`).
 //! Start at [`Tracer`].
 

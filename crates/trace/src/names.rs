@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The names beside events: tasks, callbacks, DSQs, locks, and the text of the current event.
+//! The names of the ids in events (tasks, callbacks, DSQs, locks), and the text of the current
+//! event.
 //!
-//! Owns: the present name of each id. A task's slot is reused after its end.
+//! Owns: the present name of each id. A task's id is a slot that a later task may reuse.
 //! Does not: keep history; a sink that needs a name later copies it.
 
 use std::collections::BTreeMap;
@@ -38,8 +39,8 @@ struct Entry {
 }
 
 impl Names {
-    /// Names a task that is new or changed its name or priority. Call it before events that refer
-    /// to the task.
+    /// Sets the name of a task that is new, or whose name or priority changed. Call this before the
+    /// events that refer to the task.
     pub fn set_task(&mut self, task: TaskId, name: TaskName) {
         if self.tasks.len() <= task.idx() {
             self.tasks.resize(task.idx() + 1, None);
@@ -53,7 +54,7 @@ impl Names {
         self.tasks.get(task.idx())?.as_ref().map(|entry| &entry.name)
     }
 
-    /// Returns a number that grows with every `set_task` of this slot; 0 before the first.
+    /// Returns a number that grows with every `set_task` for this slot, and is 0 before the first.
     pub fn task_version(&self, task: TaskId) -> u64 {
         self.tasks.get(task.idx()).and_then(Option::as_ref).map_or(0, |entry| entry.version)
     }
@@ -68,12 +69,12 @@ impl Names {
         self.ops.get(usize::from(op)).map_or("unknown op", String::as_str)
     }
 
-    /// Names a lock. Call it before events that refer to it.
+    /// Names a lock. Call this before the events that refer to the lock.
     pub fn set_lock(&mut self, lock: u64, name: impl Into<String>) {
         self.locks.insert(lock, name.into());
     }
 
-    /// Returns a lock's name, by default its number.
+    /// Returns a lock's name, or a text with its number if it has no name.
     pub fn lock(&self, lock: u64) -> String {
         self.locks.get(&lock).cloned().unwrap_or_else(|| format!("lock {lock:#x}"))
     }
@@ -83,15 +84,15 @@ impl Names {
         &self.text
     }
 
-    /// Sets the text of the next event. The buffer is reused.
+    /// Sets the text of the next event. Reuses the buffer of the previous text.
     pub(crate) fn set_text(&mut self, text: &str) {
         self.text.clear();
         self.text.push_str(text);
     }
 }
 
-/// Returns a DSQ's name: a description for the kernel's DSQs (`enum scx_dsq_id_flags`, 7.3), the id
-/// for the scheduler's.
+/// Returns a DSQ's name: a description for a DSQ of the kernel (`enum scx_dsq_id_flags`, 7.3), the
+/// id for a DSQ of the scheduler.
 pub fn dsq(id: u64) -> String {
     const BUILTIN: u64 = 1 << 63;
     const LOCAL_ON: u64 = 1 << 62;

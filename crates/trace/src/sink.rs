@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Receivers of events beside the hash: the trait, a sink for several sinks, and a sink that keeps
-//! events for tests.
+//! Receivers of events, besides the hash: the trait, a sink for several sinks, and a sink that
+//! keeps events for tests.
 
 use std::any::Any;
 use std::io;
@@ -8,10 +8,11 @@ use std::io;
 use crate::event::Event;
 use crate::names::Names;
 
-/// Takes events as they happen. The bound `Any` allows the caller to take its own type of sink out
-/// of a tracer.
+/// Takes events as they happen. The bound `Any` allows `Tracer::take_sink` to return the sink as
+/// its own type.
 pub trait Sink: Any + Send {
-    /// Takes one event, with the names at this moment. Errors are kept for `finish`.
+    /// Takes one event, with the names at the time of the event. The sink keeps an error until
+    /// `finish` returns it.
     fn event(&mut self, event: &Event, names: &Names);
 
     /// Writes buffered data. Called once, after the last event.

@@ -3,8 +3,8 @@
 //! task.
 //!
 //! Owns: the layout. A column shows the task that ran longest in it, or `.` if the CPU was idle
-//! longest. Tasks get letters in the order in which they first appear. Meant for documents and a
-//! quick look; a Perfetto trace shows everything.
+//! longest. Tasks get letters in the order in which they first appear. A timeline is meant for
+//! documents and a quick look; a Perfetto trace shows everything.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,23 +23,24 @@ const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 const OTHERS: char = '#';
 const IDLE: char = '.';
 
-/// Draws the span `from..to` of a run, and writes it to `W` at the end.
+/// Draws the span `from..to` of a run, and writes the drawing to `W` at the end.
 pub struct TimelineSink<W> {
     out: W,
     from: Nanos,
     to: Nanos,
     cpus: Vec<Cpu>,
     names: Vec<String>,
-    /// Index into `names`, by pid. Slots are no key, because they are reused.
+    /// Index into `names`, by pid. A task's id cannot be the key, because a later task may reuse
+    /// it.
     letters: BTreeMap<u32, usize>,
 }
 
 #[derive(Default)]
 struct Cpu {
-    /// Pid of the running task, None if idle. It has been running since `since`.
+    /// Pid of the task that has been running since `since`; None if the CPU has been idle.
     now: Option<u32>,
     since: Nanos,
-    /// Time of each task by pid, one map per column; pid 0 is idle.
+    /// Time in ns for which each task ran, by pid, one map per column. The pid 0 means idle.
     columns: Vec<BTreeMap<u32, Nanos>>,
 }
 
@@ -57,7 +58,7 @@ impl<W: Write + Send + 'static> TimelineSink<W> {
         self.from + (span * column as u128 / WIDTH as u128) as Nanos
     }
 
-    /// Adds the time until `until` to the task that ran on the CPU.
+    /// Adds the time from `since` to `until` to the task that ran on the CPU.
     fn settle(&mut self, cpu: usize, until: Nanos) {
         let (since, pid) = (self.cpus[cpu].since, self.cpus[cpu].now.unwrap_or(0));
         self.cpus[cpu].since = until;
@@ -203,8 +204,7 @@ mod tests {
             };
             sink.event(&Event { time: us * 1000, cpu: CpuId(cpu), kind }, &names);
         };
-        // A column is 100 us. Task 2 runs before and into the span, and for 60 us of the third
-        // column.
+        // A column is 100 us. Task 2 runs from before the span until 60 us into the third column.
         switch(500, 0, Some(2));
         switch(1260, 0, None);
         switch(1270, 0, Some(1));

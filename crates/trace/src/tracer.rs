@@ -12,7 +12,7 @@ use crate::hash::TraceHash;
 use crate::names::Names;
 use crate::sink::Sink;
 
-/// Hashes and counts all events; keeps them only with a sink.
+/// Hashes and counts all events. Only a sink keeps the events.
 ///
 /// ```
 /// use scxlab_machine::CpuId;
@@ -77,8 +77,8 @@ impl Tracer {
         }
     }
 
-    /// Tells whether events are kept. If not, callers may skip details that only a reader of the
-    /// trace needs.
+    /// Tells whether a sink takes the events. If not, callers may skip details that only a reader
+    /// of the trace needs.
     #[inline]
     pub fn is_recording(&self) -> bool {
         self.sink.is_some()

@@ -23,7 +23,8 @@ fn state() -> impl Strategy<Value = PrevState> {
     prop_oneof![Just(PrevState::Runnable), Just(PrevState::Sleeping), Just(PrevState::Exited)]
 }
 
-/// Generates any kind. Small values are frequent, so that fields that are mixed up collide.
+/// Generates any kind. Small values are frequent, so that an encoding that mixes up two fields
+/// gives equal hashes to different events.
 pub(crate) fn kind() -> impl Strategy<Value = Kind> {
     let none_or = || prop::option::of(task());
     prop_oneof![
@@ -93,8 +94,8 @@ proptest! {
     }
 }
 
-/// A trace hash must have the same value in every version. The first two words of each event are
-/// its time and its head. The golden value was computed by a second implementation.
+/// A trace must have the same hash in every version of scxlab. A second implementation computed the
+/// golden value. The first two words of each event are its time and a word with its kind and CPU.
 #[test]
 fn values_never_change() {
     let wakeup = Kind::Wakeup { task: TaskId(7), target: CpuId(2), waker: None };

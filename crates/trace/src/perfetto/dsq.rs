@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use scxlab_machine::TaskId;
 
-/// Maximum number of counters. A scheduler with a DSQ per cgroup can have thousands of DSQs.
+/// Maximum number of DSQs whose length is counted. A scheduler with a DSQ per cgroup can have
+/// thousands of DSQs.
 const DSQS_MAX: usize = 256;
 
 /// SCX_DSQ_FLAG_BUILTIN: marks the kernel's own DSQs.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Scheduling events in the kernel's ftrace form, from which the UI draws CPU and thread tracks.
 //!
-//! Owns: bundles of events per CPU, written when full; descriptions of tasks before their first
-//! event.
+//! Owns: the bundle of events of each CPU, which is written when it is full; the description of
+//! each task, which is written before the task's first event.
 //! Models: the tracepoints sched_switch, sched_waking, sched_migrate_task, sched_process_free and
 //! sched_cpu_hotplug. The idle task has pid 0, as in the kernel.
 
@@ -17,8 +17,8 @@ use crate::names::Names;
 
 /// Number of events in a full bundle of one CPU.
 const BUNDLE: usize = 64;
-/// Number of buffered events of all CPUs at which all bundles are written. Bounds the memory on a
-/// large machine.
+/// Number of buffered events of all CPUs at which all bundles are written. This limit bounds the
+/// memory on a large machine.
 const PENDING_MAX: usize = 16_384;
 /// Values of `FtraceStats.phase`.
 const START_OF_TRACE: i32 = 1;
@@ -29,7 +29,7 @@ const DEFAULT_PRIO: i32 = 120;
 pub(super) struct Ftrace {
     bundles: Vec<Vec<FtraceEvent>>,
     pending: usize,
-    /// Version of each task's name that the file already describes, indexed by slot.
+    /// Version of the name with which the file last described a task, indexed by the task's slot.
     described: Vec<u64>,
     /// Number of missing events, indexed by CPU; empty if none are missing.
     lost: Vec<u64>,
@@ -107,8 +107,9 @@ impl Ftrace {
         }
     }
 
-    /// Writes the buffered events and, if events are missing, their numbers. Readers compute the
-    /// loss as the growth of the kernel's counters between start and end.
+    /// Writes the buffered events. If events are missing, also writes the kernel's counters for the
+    /// start and for the end of the trace. Readers take the growth of a CPU's counter as the number
+    /// of its missing events.
     pub fn finish<W: Write>(&mut self, packets: &mut Packets<W>) {
         self.flush(packets);
         if self.lost.is_empty() {
@@ -157,8 +158,8 @@ impl Ftrace {
         }
     }
 
-    /// Returns the task's identification, after describing its process in the file. None is the
-    /// idle task.
+    /// Returns the pid, name and priority of a task, after describing the task in the file. The
+    /// task None is the CPU's idle task.
     fn who<W: Write>(
         &mut self,
         packets: &mut Packets<W>,
@@ -175,7 +176,7 @@ impl Ftrace {
             Some(name) => {
                 TaskRef { pid: name.pid as i32, comm: name.comm.clone(), prio: name.prio }
             }
-            // An unnamed task gets a track of its own.
+            // A task without a name gets a pid of its own, so that the UI shows a track for it.
             None => {
                 TaskRef { pid: unnamed_pid(task), comm: format!("task {task}"), prio: DEFAULT_PRIO }
             }
@@ -234,7 +235,8 @@ impl Ftrace {
     }
 }
 
-/// Returns a pid above all that the kernel assigns (PID_MAX_LIMIT is 2^22).
+/// Returns a pid for a task without a name. The pid is above all that the kernel assigns
+/// (PID_MAX_LIMIT is 2^22).
 fn unnamed_pid(task: TaskId) -> i32 {
     (task.0 & 0x00ff_ffff | 0x4000_0000) as i32
 }

@@ -12,11 +12,12 @@ use super::schema::{
     TracePacket, TrackDescriptor, TrackEvent, Value,
 };
 
-/// Maximum number of interned names. Further names are written out each time, so that memory stays
-/// bounded.
+/// Maximum number of interned names. Any further name is written in full with each event, so that
+/// memory stays bounded.
 const NAMES_MAX: usize = 4096;
 
-/// Ids of the two sequences: the kernel's events and descriptions, and scxlab's own tracks.
+/// Ids of the two sequences of packets: one for the kernel's events and the descriptions of tasks,
+/// one for scxlab's own tracks.
 const SEQUENCE_KERNEL: u32 = 1;
 const SEQUENCE_TRACKS: u32 = 2;
 
@@ -114,8 +115,8 @@ impl<W: Write> Packets<W> {
         });
     }
 
-    /// Returns an event's name in its interned form, if there is room. Readers know it from the
-    /// next track event on.
+    /// Returns an event's name: interned if there is room, otherwise in full. The next track event
+    /// defines a newly interned name for readers.
     pub fn name(&mut self, name: &str) -> Name {
         if let Some(&iid) = self.names.get(name) {
             return Name::Interned(iid);
@@ -130,7 +131,8 @@ impl<W: Write> Packets<W> {
         Name::Interned(iid)
     }
 
-    /// Returns the id of an annotation's name. There are few of these names, and all are constants.
+    /// Returns the id of an annotation's name. These names are few constants, so their number needs
+    /// no limit.
     pub fn annotation(&mut self, name: &'static str) -> u64 {
         let next = self.annotations.len() as u64 + 1;
         let iid = *self.annotations.entry(name).or_insert(next);

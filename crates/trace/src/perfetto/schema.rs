@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The messages of Perfetto's trace format that scxlab writes, as Rust types.
 //!
-//! Owns: field numbers. Does not: cover the whole format; read it.
+//! Owns: field numbers. Does not: cover the whole format, or read files.
 //! Models: the public format (`perfetto_trace.proto`). The crate `perfetto_protos` is not used,
 //! because it generates all 2,000 messages at build time, which takes longer than building the
 //! whole project, and because its licence, Apache-2.0, cannot be combined with ours in one program.
-//! Tests may use it; they compare this file with it.
+//! Tests may use the crate; they compare this file with it.
 
 use quick_protobuf::Writer;
 
@@ -41,7 +41,7 @@ macro_rules! varints {
     )*};
 }
 
-// The format sign-extends negative numbers to 64 bits, as the cast does.
+// The format sign-extends negative numbers to 64 bits, and so does the cast to u64 in the macro.
 varints! { u32 u64 i32 i64 }
 
 impl Value for String {
@@ -52,9 +52,9 @@ impl Value for String {
     }
 }
 
-/// Inserts the length of everything from `start` on at `start`. Moving the content by a byte or two
-/// is cheaper than computing all lengths first, because each message would compute the lengths of
-/// its inner messages again.
+/// Inserts, at `start`, the length of the bytes from `start` to the end. Moving these bytes by a
+/// byte or two is cheaper than computing all lengths first, because each message would compute the
+/// lengths of its inner messages again.
 fn prefix_length(start: usize, to: &mut Vec<u8>) {
     let end = to.len();
     varint((end - start) as u64, to);
@@ -109,9 +109,9 @@ macro_rules! messages {
 /// Field number of a packet in a file. A file is one message that consists of packets, so it can be
 /// written as a stream.
 pub const TRACE_PACKET: u32 = 1;
-/// `sequence_flags`: names interned so far on this sequence become invalid.
+/// Bit of `sequence_flags`: the names interned so far on this sequence become invalid.
 pub const SEQ_INCREMENTAL_STATE_CLEARED: u32 = 1;
-/// `sequence_flags`: the packet refers to interned names.
+/// Bit of `sequence_flags`: the packet refers to interned names.
 pub const SEQ_NEEDS_INCREMENTAL_STATE: u32 = 2;
 
 messages! {
@@ -161,7 +161,7 @@ messages! {
 
     struct FtraceEvent {
         timestamp: Option<u64> = 1,
-        /// Task that was running at the event.
+        /// Pid of the task that was running at the time of the event.
         pid: Option<u32> = 2,
     } oneof event: Ftrace {
         SchedSwitch = 4,
@@ -228,7 +228,8 @@ messages! {
         uuid: Option<u64> = 1,
         name: Option<String> = 2,
         parent_uuid: Option<u64> = 5,
-        /// Present for a counter's track; all its fields have useful defaults.
+        /// Set only for the track of a counter. The descriptor's fields that this file leaves out
+        /// have useful defaults.
         counter: Option<CounterDescriptor> = 8,
         /// Order of the child tracks; 3 is by `sibling_order_rank`.
         child_ordering: Option<i32> = 11,

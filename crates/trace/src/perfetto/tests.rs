@@ -66,8 +66,8 @@ fn trees(trace: &Trace) -> impl Iterator<Item = &ProcessTree> {
     trace.packet.iter().filter(|packet| packet.has_process_tree()).map(|p| p.process_tree())
 }
 
-/// Returns scxlab's own tracks as a reader decodes them: (track, time, type, name). Interned names
-/// are resolved by the format's rule: they are known from the packet that defines them on.
+/// Returns the events of scxlab's own tracks as a reader decodes them: (track, time, type, name).
+/// By the format's rule, the packet that defines an interned name and all later packets may use it.
 fn tracks(trace: &Trace) -> Vec<(String, u64, Type, String)> {
     let mut names = BTreeMap::new();
     let mut titles = BTreeMap::new();
@@ -124,8 +124,8 @@ fn a_wakeup() -> Tracer {
     tracer
 }
 
-/// Compares a message's fields, and those of its inner messages, with Perfetto's: numbers, names,
-/// types.
+/// Compares the fields of a message, and of its inner messages, with Perfetto's: their numbers,
+/// names and types.
 fn compare(ours: &str, theirs: &MessageDescriptor) {
     let fields: Vec<_> = schema::FIELDS.iter().filter(|(message, ..)| *message == ours).collect();
     assert!(!fields.is_empty(), "{ours} is not declared");

@@ -18,7 +18,7 @@ const BEGIN: i32 = 1;
 const END: i32 = 2;
 const INSTANT: i32 = 3;
 const COUNTER: i32 = 4;
-/// Value of `child_ordering`: by rank.
+/// Value of `child_ordering` that orders tracks by their rank.
 const ORDERED: i32 = 3;
 
 /// Track ids: arbitrary, but distinct and never 0.
@@ -30,8 +30,8 @@ const DSQ_TRACKS: u64 = 3 << 32;
 
 pub(super) struct Tracks {
     described: BTreeSet<u64>,
-    /// Ids of DSQs with a track, in order of appearance. A track's id is made from the index here,
-    /// because DSQ ids have 64 bits.
+    /// Ids of DSQs with a track, in order of appearance. A track's id is made from the DSQ's index
+    /// in this list, because DSQ ids have 64 bits.
     dsqs: Vec<u64>,
     /// End of the last slice on each CPU's callback and lock track. Slices of a track must not
     /// overlap.
@@ -150,8 +150,8 @@ impl Tracks {
         packets.track_event(time, value);
     }
 
-    /// Adds a slice to a CPU's callback track (`lane` 0) or lock track (1), after the slices that
-    /// are already there.
+    /// Adds a slice to a CPU's callback track (`lane` 0) or lock track (`lane` 1). The slice begins
+    /// after the earlier slices of the track have ended.
     fn slice<W: Write>(
         &mut self,
         packets: &mut Packets<W>,
