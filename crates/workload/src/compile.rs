@@ -60,7 +60,8 @@ pub struct Template {
     /// Objects that differ between instances: kind and name pattern. A thread's binding holds the
     /// objects' indices, in the same order.
     pub slots: Vec<(ObjectKind, String)>,
-    /// Index into `Compiled::cgroups`; None: the parent's cgroup, or the root at the start.
+    /// Index into `Compiled::cgroups`. With None, a forked thread gets its parent's cgroup, and a
+    /// thread of the start gets the root.
     pub cgroup: Option<u32>,
 }
 
@@ -103,7 +104,7 @@ pub fn fork_cycle(program: &Program) -> Option<Vec<String>> {
 }
 
 /// Returns every cgroup of a correct program except the root, parents before children. Includes
-/// cgroups that only a path or an op names.
+/// cgroups that only an op, a thread or the path of another cgroup names.
 pub fn cgroups(program: &Program) -> Vec<CgroupDef> {
     check::cgroups(program).unwrap_or_default()
 }

@@ -3,12 +3,12 @@
 //!
 //! Owns: every thread's position in its program (`run`), and the shared objects (`sync`, `pipe`,
 //! `spin`).
-//! Does not: schedule, or advance time. It answers `step` and acts through `Sys`.
+//! Does not: schedule, or advance time. The executor answers `step` and acts through `Sys`.
 //!
 //! `Thread::wait` is the protocol between a blocked thread and its waker. The waker completes the
 //! operation (hands over the lock, moves the bytes), sets `wait` to `None`, and only then wakes the
 //! thread. A wake-up that finds `wait` still set was meant for an earlier sleep, and the thread
-//! goes back to sleep. No operation is ever retried.
+//! goes back to sleep. Only a poll is executed again after its wait.
 
 use std::collections::BTreeMap;
 
@@ -43,11 +43,12 @@ use thread::{NO_THREAD, Thread, TimerState, Wait};
 /// Token of the timer that ends the run.
 const FINISH: u64 = u64::MAX;
 
-/// Random variations that depend on the seed. Zero, the default, means none.
+/// Random variations that depend on the seed. With 0, the default, a field has no effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Perturb {
-    /// Each thread that exists at the start begins at a random time from 0 to this, in ns; its
-    /// timers and its `delay` shift with it. Random stream: `workload.start_offset`.
+    /// Maximum start offset in ns. Each thread that exists at the start begins at a random time
+    /// from 0 to this maximum, and its timers and its `delay` shift by the same time. Random
+    /// stream: `workload.start_offset`.
     pub start_offset_max: Nanos,
     /// Each `compute` is longer or shorter by up to this many thousandths, uniformly distributed
     /// (at most 999). Random stream: `workload.compute_noise`.
@@ -75,7 +76,7 @@ pub struct RefusedCall {
     pub error: SysError,
 }
 
-/// Maximum number of faults that are kept; the rest are only counted.
+/// Maximum number of refused calls that are kept; further refused calls are only counted.
 const MAX_REFUSED_CALLS: usize = 100;
 
 /// The continuation after an instruction: the next instruction, or a step for the kernel.
@@ -99,10 +100,11 @@ pub struct Executor {
 
     threads: Vec<Thread>,
     free: Vec<u32>,
-    /// Index into `threads`, by task slot; `NO_THREAD` for tasks of others.
+    /// Index into `threads`, by task slot; `NO_THREAD` for tasks that are not threads of the
+    /// program.
     by_task: Vec<u32>,
     live: u32,
-    /// Number of threads made so far, in total and by template. Thread names contain them.
+    /// Number of threads made so far, in total and by template. Thread names contain these numbers.
     made: u32,
     made_of: Vec<u32>,
     serial: u64,

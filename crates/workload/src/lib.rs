@@ -21,9 +21,11 @@ pub use error::{SourcePlace, WorkloadError};
 pub use exec::{ExecConfig, Executor, Perturb, SyscallCosts};
 pub use program::Program;
 
-/// Parses a workload file: rt-app's JSON, or scxlab's own TOML or JSON. The text decides which.
+/// Parses a workload file: rt-app's JSON, or scxlab's own TOML or JSON. The text and the file's
+/// extension decide which of these it is.
 ///
-/// `name` appears in messages. Without its folder and extension it becomes the program's name.
+/// `name` appears in messages. Without its folder and extension, it also becomes the program's
+/// name.
 ///
 /// ```
 /// let text = r#"{ "tasks": { "t": { "loop": 2, "run": 1000, "sleep": 500 } } }"#;
@@ -47,9 +49,9 @@ pub fn load(name: &str, text: &str) -> Result<Program, WorkloadError> {
     Ok(program)
 }
 
-/// Returns whether a file is rt-app's: its top level has `tasks`, `global` or `resources`, where
-/// scxlab's has `thread`. A JSON object that is neither goes to the rt-app parser, whose messages
-/// carry line and column.
+/// Returns whether a file goes to rt-app's parser. The top level of an rt-app file has `tasks`,
+/// `global` or `resources`, where scxlab's own form has `thread`. A JSON object of neither form
+/// goes to rt-app's parser, too, because the messages of that parser carry line and column.
 fn looks_like_rtapp(name: &str, text: &str) -> bool {
     let first = text.trim_start_matches('\u{feff}').trim_start();
     let is_object = first.starts_with('{') || first.starts_with("/*") || first.starts_with("//");

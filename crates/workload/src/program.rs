@@ -35,14 +35,14 @@ pub struct Program {
     /// Name of one unit of finished work, in the singular.
     #[serde(default = "default_unit")]
     pub unit: String,
-    /// Length of the run; absent: until every thread has exited.
+    /// Length of the run. If it is absent, the run lasts until every thread has exited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration: Option<TimeSpan>,
-    /// Whether mutexes lend their waiters' priority to the owner. Noted, but not modelled.
+    /// Whether a mutex lends its owner the priority of the waiters. No executor models this.
     #[serde(default)]
     pub pi_enabled: bool,
-    /// rt-app's `cumulative_slack`: the slack of a pass is the sum over its timers instead of the
-    /// last timer's.
+    /// rt-app's `cumulative_slack`. If set, the slack of a phase's pass is the sum of the slacks of
+    /// all its timers, otherwise the slack of its last timer.
     #[serde(default)]
     pub cumulative_slack: bool,
     #[serde(default, rename = "cgroup", skip_serializing_if = "Vec::is_empty")]
@@ -55,11 +55,12 @@ pub struct Program {
     pub pipes: Vec<PipeDef>,
     #[serde(default, rename = "thread")]
     pub threads: Vec<ThreadTemplate>,
-    /// Requests of the source that the simulation does not fulfil, each with its place.
+    /// Requests in the workload file that the simulation does not fulfil, each with its place in
+    /// the file.
     #[serde(skip)]
     pub notes: Vec<String>,
-    /// Whether the program comes from rt-app's file. Its threads are then named `<task>-<number>`,
-    /// and a wait without its mutex is legal.
+    /// Whether the program comes from an rt-app file. The threads of such a program are named
+    /// `<task>-<number>`, and a wait on a condition is legal without a lock of the mutex.
     #[serde(skip)]
     pub from_rtapp: bool,
 }
@@ -76,7 +77,7 @@ pub struct CgroupDef {
     /// `cpu.weight`
     #[serde(default = "default_weight")]
     pub weight: u32,
-    /// `cpu.max`: quota per period; absent: no limit
+    /// `cpu.max`: quota per period; absent: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<TimeSpan>,
     #[serde(default = "default_period")]
@@ -86,7 +87,7 @@ pub struct CgroupDef {
     /// `cpu.idle`
     #[serde(default)]
     pub idle: bool,
-    /// `cpuset.cpus`; absent: the parent's
+    /// `cpuset.cpus`; absent: the CPUs of the parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuList>,
     /// Extended attributes of the cgroup's directory, by name (`user.NAME`).
@@ -103,7 +104,7 @@ fn default_period() -> TimeSpan {
 }
 
 impl CgroupDef {
-    /// A cgroup with the kernel's default limits.
+    /// Returns a cgroup with the kernel's default limits.
     pub fn new(path: &str) -> Self {
         let (weight, period) = (default_weight(), default_period());
         CgroupDef {
@@ -146,16 +147,16 @@ pub enum PipeKind {
     Socket,
 }
 
-/// A bounded byte queue. If the name is a pattern, the declaration holds for every queue made from
-/// it.
+/// A bounded byte queue. If the name is a pattern, the declaration holds for every queue whose name
+/// the pattern can produce.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PipeDef {
     pub name: String,
     #[serde(default)]
     pub kind: PipeKind,
-    /// Bytes that it holds. Default: 65,536 for a pipe (as on Linux), 212,992 for a socket (its
-    /// send buffer).
+    /// Number of bytes that the queue holds. Default: 65,536 for a pipe (as on Linux), 212,992 for
+    /// a socket (its send buffer).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u64>,
     /// Bytes that each message occupies beyond its payload. Default: 0 for a pipe, 668 for a socket
@@ -203,7 +204,8 @@ pub enum PolicyDef {
 #[serde(deny_unknown_fields)]
 pub struct ThreadTemplate {
     pub name: String,
-    /// Number of threads at the start. 0: only `fork` makes such threads.
+    /// Number of threads at the start of the run. With 0, only `fork` makes threads of this
+    /// template.
     #[serde(default = "one")]
     pub instances: u32,
     #[serde(default)]
@@ -218,7 +220,7 @@ pub struct ThreadTemplate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
     /// Name of the process; may be a pattern. Threads with the same process name share an address
-    /// space; absent: each thread has its own.
+    /// space. If the name is absent, each thread has its own address space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
     /// Bytes of memory that the thread uses repeatedly, for the cache model.
@@ -260,7 +262,7 @@ pub enum TimerMode {
     /// A late caller restarts the period from now.
     #[default]
     Relative,
-    /// The expiry times are fixed; a late caller catches up.
+    /// The ends of the periods are fixed; a late caller catches up.
     Absolute,
 }
 
@@ -307,7 +309,8 @@ fn cache_line() -> u64 {
 }
 
 impl Program {
-    /// Renumbers the program's CPUs, for a machine with other CPU numbers.
+    /// Replaces each CPU number in the program by `to` of the number, for a machine with other CPU
+    /// numbers.
     pub fn map_cpus(&mut self, to: &dyn Fn(u32) -> u32) {
         let lists = self.cgroups.iter_mut().filter_map(|c| c.cpus.as_mut());
         for list in lists.chain(self.threads.iter_mut().filter_map(|t| t.cpus.as_mut())) {
@@ -327,8 +330,7 @@ fn map_ops(ops: &mut [Op], to: &dyn Fn(u32) -> u32) {
     }
 }
 
-/// Parses a program in scxlab's TOML form. Unknown keys and wrong types are refused with their
-/// place.
+/// Parses a program in scxlab's TOML form. Refuses unknown keys and wrong types, with their place.
 pub fn from_toml(name: &str, text: &str) -> Result<Program, WorkloadError> {
     toml::from_str(text).map_err(|e| {
         let start = e.span().map(|s| s.start);
@@ -371,8 +373,8 @@ pub fn is_our_json(text: &str) -> bool {
         thread: Option<serde::de::IgnoredAny>,
         tasks: Option<serde::de::IgnoredAny>,
     }
-    // Text that is not strict JSON (comments, trailing commas) can only be rt-app's, unless it is
-    // scxlab's with an error in it, which the key `"thread"` reveals.
+    // Text that is not strict JSON (it has comments or trailing commas) is rt-app's, unless it is
+    // scxlab's with a syntax error. The key `"thread"` reveals the latter.
     match serde_json::from_str::<Probe>(text) {
         Ok(probe) => probe.thread.is_some() && probe.tasks.is_none(),
         Err(_) => text.contains("\"thread\"") && !text.contains("\"tasks\""),

@@ -2,7 +2,7 @@
 //! The checks that a program must pass before it is compiled.
 //!
 //! Owns: ranges, references, nesting, fork cycles, and unlocks without a lock.
-//! Does not: look for deadlocks. The simulation shows them, with what each thread waits for.
+//! Does not: look for deadlocks. The simulation reports them, with what each thread waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -189,8 +189,8 @@ pub(super) fn fork_cycle(program: &Program) -> Option<Vec<String>> {
     Some(cycle.into_iter().map(|i| program.threads[i].name.clone()).collect())
 }
 
-/// Finds a cycle of the graph and returns it with its first node repeated at the end. Iterative,
-/// because forks may form long chains.
+/// Finds a cycle of the graph and returns it with its first node repeated at the end. The search is
+/// iterative, because forks may form long chains.
 fn find_cycle(children: &[BTreeSet<usize>]) -> Option<Vec<usize>> {
     #[derive(Clone, Copy, PartialEq)]
     enum Mark {
@@ -309,8 +309,8 @@ fn cgroup_path(program: &Program, path: &str) -> Checked {
     invalid(program, format!("cgroup path \"{shown}\" {why}"))
 }
 
-/// Checks an extended attribute. Only the namespace `user.` is allowed: it needs no privilege, and
-/// BPF programs may read it.
+/// Checks an extended attribute. Only the namespace `user.` is allowed: setting its attributes
+/// needs no privilege, and BPF programs may read them.
 fn xattr(program: &Program, cgroup: &str, name: &str, value: &str) -> Checked {
     let clean = name.strip_prefix("user.").is_some_and(|n| !n.is_empty())
         && name.len() <= 255
@@ -332,7 +332,7 @@ fn cgroup_limits(program: &Program, def: &CgroupDef) -> Checked {
     if !(1..=10_000).contains(&def.weight) {
         return fail("weight is from 1 to 10000");
     }
-    // The bounds of cpu.max.
+    // The kernel accepts the same periods in cpu.max.
     if !(1_000_000..=1_000_000_000).contains(&def.period.0) {
         return fail("period is from 1ms to 1s");
     }

@@ -3,7 +3,7 @@
 //!
 //! Owns: the instruction set, the instructions that each op becomes, and the objects that an
 //! instruction may wait for. An instruction is `Copy` and small: indices replace names, and jumps
-//! replace nesting. Executing one allocates nothing.
+//! replace nesting. Executing an instruction allocates nothing.
 
 use scxlab_machine::id::Nanos;
 
@@ -24,7 +24,7 @@ pub enum ObjectKind {
     Timer,
 }
 
-/// Number of kinds.
+/// Number of kinds of shared objects.
 pub const NR_KINDS: usize = 8;
 
 /// A reference to a shared object of the kind that the instruction implies: an index, or a slot of
@@ -73,7 +73,7 @@ pub enum Insn {
     Compute(Nanos),
     ComputeWall(Nanos),
     Sleep(Nanos),
-    /// Sleeps until this long after the thread's time zero, and moves time zero there.
+    /// Moves the thread's time zero later by this length, and sleeps until the new time zero.
     Delay(Nanos),
     Timer {
         absolute: bool,
@@ -133,7 +133,7 @@ pub enum Insn {
         end: u32,
         times: u64,
     },
-    /// Ends a pass: jumps to `start`, or continues after the last pass.
+    /// Ends a pass: jumps to `start`, or after the last pass continues with the next instruction.
     LoopNext {
         slot: u16,
         start: u32,
@@ -207,14 +207,14 @@ pub enum WaitObject {
 /// State of an object that a thread waits for, as far as an executor knows it.
 #[derive(Default)]
 pub struct WaitState {
-    /// Name of the thread that holds the lock; None: nobody.
+    /// Name of the thread that holds the lock; None if nobody holds it.
     pub holder: Option<String>,
-    /// Number of threads at the barrier, and its parties.
+    /// Number of threads at the barrier, and the barrier's number of parties.
     pub arrived: (u32, u32),
 }
 
 impl WaitObject {
-    /// Indexed by the discriminant.
+    /// All objects, indexed by their discriminants.
     pub const ALL: [WaitObject; 11] = [
         WaitObject::Nothing,
         WaitObject::Mutex,

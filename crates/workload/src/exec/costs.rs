@@ -92,7 +92,8 @@ impl SyscallCosts {
         self.io_latency.saturating_add(per_kib(self.io_kib, bytes))
     }
 
-    /// Returns the work of touching memory: by bytes if in order, else by accesses.
+    /// Returns the work of touching memory: a cost per KiB for sequential accesses, a cost per
+    /// access for random accesses and chases.
     pub(super) fn touch(&self, touch: &Touch) -> Nanos {
         let per_pass = touch.size.div_ceil(touch.stride.max(1));
         let count = if touch.count == 0 { per_pass } else { touch.count };

@@ -2,8 +2,8 @@
 //! A kernel for tests: N equal CPUs, one queue, round robin with a 1 ms slice, and no other costs.
 //!
 //! Owns: a faithful implementation of the contract of `Sys` (wake-ups and spin stops are
-//! remembered, charges delay the caller). Does not: model anything. It asserts that a behaviour
-//! keeps its own side of the contract.
+//! remembered, charges delay the caller). Does not: model anything. The mock asserts that a
+//! behaviour keeps its own side of the contract.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -159,7 +159,8 @@ impl Mock {
         }
     }
 
-    /// Runs a task from now on: the rest of its step, or as many steps as take no time.
+    /// Runs a task from now on: the rest of its present step, then further steps until one takes
+    /// time.
     fn advance(&mut self, behavior: &mut dyn Behavior, t: TaskId) {
         for _ in 0..100_000 {
             let task = &mut self.tasks[t.idx()];

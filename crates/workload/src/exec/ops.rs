@@ -14,8 +14,8 @@ use super::{Executor, FINISH, Flow, kernel_policy};
 use crate::compile::insn::{Insn, TimerRef, WaitObject};
 
 impl Executor {
-    /// Executes any instruction except those of `step_at`. The cost of a call is small beside their
-    /// own.
+    /// Executes any instruction that `step_at` does not execute itself. The cost of the function
+    /// call is small beside the cost of such an instruction.
     #[inline(never)]
     pub(super) fn exec(&mut self, sys: &mut dyn Sys, t: usize, insn: Insn) -> Flow {
         match insn {
@@ -114,7 +114,7 @@ impl Executor {
             }
             Insn::MoveCgroup(index) => {
                 sys.charge(self.costs.cgroup_move);
-                // An index outside the table is the root.
+                // An index outside the table means the root cgroup.
                 let id = self.cgroup_ids.get(index as usize).copied().unwrap_or(CgroupId(0));
                 self.threads[t].cgroup = id;
                 let got = sys.move_to_cgroup(task, id);
@@ -138,7 +138,7 @@ impl Executor {
         Flow::Yield(TaskStep::SleepUntil(at))
     }
 
-    /// Executes rt-app's timer. The first period begins at the thread's start plus its delay.
+    /// Executes rt-app's timer. The first period begins at the thread's time zero.
     fn timer(
         &mut self,
         sys: &mut dyn Sys,
@@ -190,7 +190,7 @@ impl Executor {
         }
         self.live -= 1;
         if self.live == 0 {
-            // A timer ends the run, so that this last thread leaves the CPU first.
+            // The run ends by a timer event, so that this last thread leaves the CPU first.
             sys.post(sys.now(), sys.this_cpu(), FINISH);
         }
         Flow::Yield(TaskStep::Exit)

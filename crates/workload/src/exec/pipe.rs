@@ -5,8 +5,8 @@
 //! the queue. A write of at most 4,096 bytes (PIPE_BUF) enters whole or not at all. Readers and
 //! writers are served first come, first served. A wake-up carries the sync hint, like those of the
 //! kernel's pipe and socket code.
-//! A thread that polls waits in every one of its pipes until one has bytes. It then executes its
-//! instruction again, because another reader may have been faster.
+//! A thread that polls waits in all of its pipes until one of them has bytes. The thread then
+//! executes the poll again, because another reader may have been faster.
 //! Simplified: a reader is not woken for a part of its bytes, nor a writer before all its bytes
 //! fit; a poller is not woken for bytes that a waiting reader takes at once.
 
@@ -37,11 +37,11 @@ pub(super) struct Pipe {
     pollers: Vec<Poller>,
 }
 
-/// A thread that waits for bytes in several pipes. It has an entry in each of them until it has
-/// executed its instruction again.
+/// A thread that waits for bytes in several pipes. Each of these pipes has a `Poller` for the
+/// thread until the thread has executed its poll again.
 struct Poller {
     thread: u32,
-    /// Time at which it stops waiting; None: never.
+    /// Time at which the thread stops waiting; None: never.
     until: Option<Nanos>,
     woken: bool,
 }
@@ -67,7 +67,8 @@ impl Pipe {
         self.capacity.saturating_sub(used)
     }
 
-    /// Puts in as many of `wanted` bytes as may enter; returns their number.
+    /// Puts up to `wanted` bytes into the queue; returns their number. A write of at most
+    /// `PIPE_BUF` bytes enters whole or not at all.
     fn fill(&mut self, wanted: u64) -> u64 {
         let room = self.room();
         let whole_only = wanted <= PIPE_BUF && wanted <= self.capacity - self.overhead;
@@ -79,7 +80,7 @@ impl Pipe {
         moved
     }
 
-    /// Takes up to `wanted` bytes out; returns their number.
+    /// Takes up to `wanted` bytes out of the queue; returns their number.
     fn drain(&mut self, wanted: u64) -> u64 {
         let moved = wanted.min(self.bytes);
         self.bytes -= moved;
@@ -110,7 +111,8 @@ impl Executor {
         let p = pipe.index(&self.threads[t].binding);
         sys.charge(self.costs.pipe(self.pipes[p].kind, bytes));
         let pipe = &mut self.pipes[p];
-        // Behind a waiting writer, the queue decides the order.
+        // If a writer waits already, the bytes go through the queue of writers, which decides the
+        // order.
         let moved = if pipe.writers.is_empty() { pipe.fill(bytes) } else { 0 };
         let left = bytes - moved;
         if left > 0 {
@@ -177,8 +179,8 @@ impl Executor {
         Flow::Yield(TaskStep::Block)
     }
 
-    /// Removes a thread from the pollers of a pipe. Returns the end of its wait; the outer None: it
-    /// did not poll.
+    /// Removes a thread from the pollers of a pipe. Returns the time at which the thread's wait
+    /// ends. If the outer Option is None, the thread did not poll the pipe.
     fn end_poll(&mut self, t: usize, p: usize) -> Option<Option<Nanos>> {
         let pollers = &mut self.pipes[p].pollers;
         let own = pollers.iter().position(|poller| poller.thread == t as u32)?;

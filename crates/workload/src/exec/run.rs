@@ -2,8 +2,8 @@
 //! The loop that executes a thread's instructions from one step to the next.
 //!
 //! Owns: the few instructions of which nearly every inner loop consists.
-//! Does not: execute the others (`ops.rs`). Each of them may make a system call and fail in its own
-//! way; they are out of line, so that this loop keeps its state in registers.
+//! Does not: execute the other instructions (`ops.rs`). Each of those may make a system call and
+//! fail in its own way; they are out of line, so that this loop keeps its state in registers.
 
 use scxlab_kernel::behavior::{Sys, TaskStep};
 use scxlab_machine::id::{Nanos, TaskId};
@@ -18,7 +18,8 @@ impl Executor {
     /// step for the kernel.
     #[inline]
     pub(super) fn step_at(&mut self, sys: &mut dyn Sys, task: TaskId, mut now: Nanos) -> TaskStep {
-        // A foreign task has `NO_THREAD`, which is not a valid index either.
+        // A task that is not a thread of the program has `NO_THREAD`, which is not a valid index
+        // either.
         let t = self.by_task.get(task.idx()).map_or(usize::MAX, |&t| t as usize);
         let Some(mut thread) = self.threads.get_mut(t) else {
             return TaskStep::Exit;
@@ -98,8 +99,8 @@ impl Thread {
     }
 
     /// Starts another pass of a loop. Returns a small CPU cost if no time has passed since the last
-    /// pass, or if it is the second pass without a step in between, so that a loop of ops that take
-    /// no time cannot hang the simulation.
+    /// pass, or if this is the second pass within one step. This cost keeps a loop of ops that take
+    /// no time from hanging the simulation.
     #[inline(always)]
     fn next_pass(&mut self, now: Nanos, had_pass: &mut bool, empty_loop: Nanos) -> Option<Nanos> {
         let last = std::mem::replace(&mut self.last_pass_at, now);

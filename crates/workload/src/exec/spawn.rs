@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The creation of cgroups, shared objects and threads.
 //!
-//! Owns: names of threads, processes, bindings of instances to objects, the parties of barriers.
+//! Owns: the names of threads, the processes, the binding of each instance to its objects, the
+//! parties of barriers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +68,7 @@ impl Executor {
         self.set_parties();
     }
 
-    /// Makes the objects that have a name but do not exist yet. A fork can add some.
+    /// Makes the objects that have a name but do not exist yet. A fork can add names.
     fn grow_objects(&mut self) {
         let objects = &self.compiled.objects;
         let count = |kind| objects.names(kind).len();
@@ -97,8 +98,8 @@ impl Executor {
         }
     }
 
-    /// Sets the parties of each barrier without a declaration: every thread of the start that uses
-    /// it.
+    /// Sets the parties of each barrier without a declaration: the number of threads that exist at
+    /// the start of the run and use the barrier.
     fn set_parties(&mut self) {
         let mut users: BTreeMap<(ObjectKind, u32), u32> = BTreeMap::new();
         let compiled = &mut self.compiled;
@@ -137,7 +138,7 @@ impl Executor {
         }
     }
 
-    /// Makes a thread. Returns false if the kernel refused, which is recorded.
+    /// Makes a thread. If the kernel refuses, records the refusal and returns false.
     pub(super) fn spawn(
         &mut self,
         sys: &mut dyn Sys,
@@ -173,7 +174,8 @@ impl Executor {
     }
 
     /// Returns a thread's name. rt-app numbers threads over all tasks, and adds a second number to
-    /// forks; an scxlab program has a number only where it needs one.
+    /// forked threads. In an scxlab program, a thread has a number if its template has several
+    /// instances or if it was forked.
     fn thread_name(&self, template: usize, instance: u32, forked: bool) -> String {
         let t = &self.compiled.templates[template];
         if self.rtapp_names {
@@ -222,8 +224,8 @@ impl Executor {
         }
     }
 
-    /// Returns a live thread of the process: the parent if it belongs to it, else the last that
-    /// joined, else any.
+    /// Returns a live thread of the process: the parent if it belongs to the process, else the
+    /// thread that joined last, else any thread.
     fn member_of(&self, process: u32, parent: Option<usize>) -> Option<TaskId> {
         let belongs =
             |t: usize| self.threads[t].process == Some(process) && self.threads[t].serial != 0;
@@ -276,7 +278,8 @@ impl Executor {
         }
     }
 
-    /// Returns the indices of an instance's objects. Makes those that a fork is the first to name.
+    /// Returns the indices of an instance's objects. Makes those objects that no earlier instance
+    /// named.
     fn bind(&mut self, template: usize, instance: u32) -> Box<[u32]> {
         let objects = &mut self.compiled.objects;
         let slots = &self.compiled.templates[template].slots;

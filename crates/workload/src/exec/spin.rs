@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Objects on which threads spin: ticket spin locks and spinning barriers.
 //!
-//! Owns: the order of the spinners. A preempted spinner keeps its ticket, and those behind it wait
-//! for it.
+//! Owns: the order of the spinners. A preempted spinner keeps its ticket, and the spinners behind
+//! it wait for it.
 
 use std::collections::VecDeque;
 

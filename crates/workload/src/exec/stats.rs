@@ -20,19 +20,21 @@ pub struct LoopRecord {
     pub period: Nanos,
     pub start: Nanos,
     pub end: Nanos,
-    /// Start, relative to the start of the run. The same as `start`, because virtual time begins at
+    /// Start, relative to the start of the run. This equals `start`, because virtual time begins at
     /// 0.
     pub rel_st: Nanos,
-    /// Time left when the thread reached the timer; negative if it was late. Of the last timer, or
-    /// the sum over all with `cumulative_slack`.
+    /// Time from the thread's arrival at the timer to the timer's expiry; negative if the thread
+    /// was late. If a pass has several timers, this is the value of the last one, or with
+    /// `cumulative_slack` the sum.
     pub slack: i64,
     /// Configured length of the run events.
     pub c_duration: Nanos,
-    /// Sum of the configured periods of the timers.
+    /// Sum of the configured periods of the pass's timers.
     pub c_period: Nanos,
-    /// Time from a timer's expiry until the thread ran; 0 if the last timer was missed.
+    /// Time from a timer's expiry until the thread ran, summed over the pass's timers; a missed
+    /// timer resets the sum to 0.
     pub wu_lat: Nanos,
-    /// Number of timers that had expired before the thread reached them.
+    /// Number of the pass's timers that had expired before the thread reached them.
     pub missed: u32,
 }
 
@@ -47,12 +49,12 @@ pub struct LoopTotals {
     pub loops: u64,
     pub run: Nanos,
     pub missed: u64,
-    /// Passes in which a timer woke the thread; these have a latency. A pass whose last timer was
-    /// missed does not count.
+    /// Number of passes in which a timer woke the thread; these passes have a latency. A pass whose
+    /// last timer was missed does not count.
     pub woken: u64,
     pub wu_lat_sum: Nanos,
     pub wu_lat_max: Nanos,
-    /// Passes that reached a timer; these have a slack.
+    /// Number of passes that reached a timer; these passes have a slack.
     pub timed: u64,
     pub slack_sum: i64,
     pub slack_min: Option<i64>,
@@ -77,7 +79,7 @@ pub(super) struct Phase {
     pub c_duration: Nanos,
     pub c_period: Nanos,
     pub wu_lat: Nanos,
-    /// Whether a timer woke the thread and none was missed after it.
+    /// Whether a timer woke the thread and no timer was missed afterwards.
     pub woken: bool,
     pub missed: u32,
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Objects on which threads sleep: mutexes, condition variables, barriers, semaphores.
 //!
-//! Owns: their queues, first come, first served. An unlock hands the mutex to its first waiter, and
-//! a signalled thread joins the mutex's queue without waking if the mutex is taken, so no thread is
-//! woken only to block again. (glibc lets a running thread overtake the woken one; the order among
-//! sleepers is the same.)
-//! Does not: priority inheritance.
+//! Owns: the objects' queues, first come, first served. An unlock hands the mutex to its first
+//! waiter. If the mutex is taken, a signalled thread joins the mutex's queue without waking, so no
+//! thread is woken only to block again. (In glibc, a running thread can overtake the woken thread;
+//! the order among sleepers is the same as here.)
+//! Does not: model priority inheritance.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ pub(super) struct Mutex {
 
 #[derive(Default)]
 pub(super) struct Cond {
-    /// Pairs of thread and the mutex to take again.
+    /// Pairs of a waiting thread and the mutex that it takes again.
     waiters: VecDeque<(u32, u32)>,
 }
 
@@ -61,7 +61,7 @@ impl Executor {
     }
 
     /// Unlocks the mutex and hands it to the first waiter. Does nothing if the thread does not own
-    /// it, as in a wait without a lock, which rt-app's files may contain.
+    /// the mutex, as in a wait without a lock, which rt-app's files may contain.
     fn unlock_index(&mut self, sys: &mut dyn Sys, t: usize, m: usize) {
         let mutex = &mut self.mutexes[m];
         if mutex.owner != Some(t as u32) {
@@ -90,7 +90,8 @@ impl Executor {
         Flow::Yield(TaskStep::Block)
     }
 
-    /// Wakes up to `most` waiters. One `futex_wake` call serves them all.
+    /// Wakes up to `most` waiters, or moves them to their mutexes' queues. Charges one `futex_wake`
+    /// call for all of them.
     pub(super) fn signal(
         &mut self,
         sys: &mut dyn Sys,

@@ -232,8 +232,8 @@ fn a_relative_timer_forgets_a_miss() {
 fn an_absolute_timer_catches_up() {
     let rows = overrun("absolute");
     let ends: Vec<_> = rows.iter().map(|r| r.end / MS).collect();
-    // Due at 20, 40, 60, 80, 100 ms. The third is missed. The fourth is reached at its expiry,
-    // which counts as missed too.
+    // The timer expires at 20, 40, 60, 80, 100 ms. The thread misses the third expiry. It reaches
+    // the timer exactly at the fourth expiry, which counts as missed, too.
     assert_eq!(ends, [20, 40, 70, 80, 100]);
     assert_eq!(rows.iter().map(|r| r.missed).sum::<u32>(), 2);
 }
@@ -245,8 +245,8 @@ fn wake_up_latency_is_measured_from_the_expiry() {
                 period = '500us' } }] } }]";
     let (_, executor, _) = run(text, 1);
     let totals = executor.loop_totals().find(|(name, _)| *name == "a").unwrap().1;
-    // `hog`'s slices end at 1 ms and 2 ms. At 1 ms the timer is set for 500 us after time zero,
-    // which is past. A miss has no latency.
+    // `hog`'s slices end at 1 ms and 2 ms. Thread `a` reaches the timer at 1 ms, after the expiry
+    // at 500 us. A miss has no latency.
     assert_eq!((totals.missed, totals.wu_lat_max, totals.woken, totals.timed), (1, 0, 0, 1));
     let late = text.replace("500us", "1500us");
     let (_, executor, _) = run(&late, 1);
@@ -376,8 +376,8 @@ fn an_executor_can_move_to_another_thread() {
 
 #[test]
 fn a_stray_wake_up_does_not_end_a_wait() {
-    // b's lock is granted while b computes nothing. The remembered wake-up must not end b's later
-    // sleep.
+    // The kernel remembers a wake-up for each thread from before its first step. The remembered
+    // wake-up must not end the thread's first wait.
     let text = "[[thread]]\nname = 'a'\nops = [{ lock = 'm' }, { sleep = '1ms' }, { unlock = 'm' }]\n\
                 [[thread]]\nname = 'b'\nops = [{ lock = 'm' }, { unlock = 'm' }, { sleep = '5ms' }]";
     let program = from_toml("t", text).unwrap();

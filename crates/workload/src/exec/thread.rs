@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The state of one thread.
 //!
-//! Owns: its position in the program, and the object that it waits for.
+//! Owns: the thread's position in the program, and the object that the thread waits for.
 
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 
@@ -40,20 +40,20 @@ pub(super) struct Thread {
     pub pc: u32,
     pub wait: Wait,
     pub pending: Pending,
-    /// Time of its last pass through a loop's end, or `NEVER`.
+    /// Time of the thread's last pass through a loop's end, or `NEVER`.
     pub last_pass_at: Nanos,
-    /// Whether its program has phases. Without phases nothing reads the measurements.
+    /// Whether the thread's program has phases. Without phases, nothing reads the measurements.
     pub phased: bool,
     pub phase: Phase,
     pub template: u32,
     /// Number of children that have not exited.
     pub children: u32,
-    /// Passes left, indexed by nesting depth.
+    /// Number of passes left in each loop, indexed by nesting depth.
     pub loops: Box<[u64]>,
     pub timers: Box<[TimerState]>,
     /// Object indices of this instance, indexed by the template's slots.
     pub binding: Box<[u32]>,
-    /// Start of its timers' first periods: its start offset and delay.
+    /// Start of the first periods of the thread's timers: its start offset plus its delay.
     pub time_zero: Nanos,
     /// Serial number, unique in the run; 0 once the thread has exited.
     pub serial: u64,

@@ -6,7 +6,8 @@ use super::thread::Wait;
 use crate::compile::insn::{WaitObject, WaitState};
 
 impl Executor {
-    /// Describes a wait and who could end it. None if the thread does not wait for another.
+    /// Describes a wait and the thread that could end it. None if the thread waits for no other
+    /// thread.
     pub(super) fn describe_wait(&self, wait: Wait) -> Option<String> {
         let (Wait::On(object, index) | Wait::Spin(object, index)) = wait else {
             return None;

@@ -23,7 +23,8 @@ pub trait Arg {
         Ok(())
     }
 
-    /// Returns the value as text; empty: nothing to say. `name` is the argument's.
+    /// Returns the value as text, which is empty if there is nothing to say. `name` is the name of
+    /// the argument.
     fn text(name: &str, value: &Self::Value) -> String;
 }
 

@@ -19,7 +19,8 @@ pub const MAX_CPUS: u32 = 65_536;
 pub struct CpuList(Vec<(u32, u32)>);
 
 impl CpuList {
-    /// Returns the set of these inclusive ranges; None if it is empty or exceeds `MAX_CPUS`.
+    /// Returns the set of these inclusive ranges. None if there is no range, a range is reversed,
+    /// or a number is not below `MAX_CPUS`.
     pub fn from_ranges(ranges: impl IntoIterator<Item = (u32, u32)>) -> Option<Self> {
         let mut ranges: Vec<_> = ranges.into_iter().collect();
         if ranges.is_empty() || ranges.iter().any(|&(a, b)| a > b || b >= MAX_CPUS) {
@@ -40,7 +41,7 @@ impl CpuList {
         self.0.iter().flat_map(|&(first, last)| first..=last)
     }
 
-    /// Returns the same CPUs under other numbers.
+    /// Returns the set with each CPU number replaced by `to` of the number.
     pub fn map(&self, to: &dyn Fn(u32) -> u32) -> CpuList {
         let mapped = self.iter().map(|cpu| (to(cpu), to(cpu)));
         CpuList::from_ranges(mapped).unwrap_or_else(|| self.clone())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A program as normalised text, one op per line, which tests compare and people read.
 //!
-//! Owns: the layout. The text cannot be parsed back; TOML can.
+//! Owns: the layout. No parser reads this text back; the TOML form is for that.
 
 use std::fmt::Write;
 

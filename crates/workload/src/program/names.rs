@@ -2,8 +2,8 @@
 //! Names of shared objects that depend on the instance of the thread that uses them.
 //!
 //! Owns: the expression in braces: `{i}`, followed by `+n`, `-n`, `*n`, `/n`, `%n`, applied from
-//! left to right without precedence. For example `{i+1%8}` is the next of eight. A difference below
-//! 0 gives 0.
+//! left to right without precedence. For example, `{i+1%8}` is the number of the next of eight
+//! instances. A difference below 0 gives 0.
 
 /// Whether the name differs between instances.
 pub fn is_pattern(name: &str) -> bool {
@@ -55,14 +55,15 @@ fn evaluate(chain: &str, mut value: u64) -> Option<u64> {
     Some(value)
 }
 
-/// Returns the name for an instance. `compile` has checked the patterns for instance 0; a pattern
-/// that overflows for a large instance stays as written, and its object is then shared.
+/// Returns the name for an instance. `compile` has checked the patterns for instance 0. If a
+/// pattern overflows for a large instance, the name is the pattern as written, so all such
+/// instances share one object.
 pub fn instance_name(pattern: &str, instance: u32) -> String {
     resolve(pattern, instance).unwrap_or_else(|_| pattern.to_owned())
 }
 
 /// Whether a declaration applies to this object: the names are equal, or the declared name is a
-/// pattern that can produce the object's. Any number may stand for the expression.
+/// pattern that can produce the object's name. Any number may stand for the pattern's expression.
 pub fn declares(declared: &str, name: &str) -> bool {
     let Some(open) = declared.find("{i") else {
         return declared == name;

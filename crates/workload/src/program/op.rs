@@ -20,9 +20,9 @@ pub struct OpDecl {
     pub args: &'static [ArgDecl],
     /// Whether the op's value is its only argument, instead of a table of arguments.
     pub bare: bool,
-    /// Meaning with real threads, where it differs from or adds to `meaning`.
+    /// Meaning with real threads, where this differs from `meaning` or adds to it.
     pub native: &'static str,
-    /// Refusals besides those of single arguments.
+    /// Reasons to refuse the op, besides the ranges of its arguments.
     pub refused: &'static str,
 }
 
@@ -34,7 +34,7 @@ pub struct ArgDecl {
     pub domain: &'static str,
     /// Example of a value, in TOML.
     pub example: &'static str,
-    /// What the argument means, and its default if it may be absent.
+    /// Meaning of the argument, and its default if it may be absent.
     pub meaning: &'static [&'static str],
 }
 
