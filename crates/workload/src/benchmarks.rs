@@ -22,7 +22,7 @@ pub struct Generator {
     pub name: &'static str,
     /// Description in one sentence.
     pub doc: &'static str,
-    /// Name of one unit of its work, in the singular.
+    /// Name of one unit of the program's work, in the singular.
     pub unit: &'static str,
     pub params: &'static [Param],
     build: fn(&Params) -> Result<Program, WorkloadError>,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The native executor: runs a program with real threads and processes on the running kernel.
 //!
-//! Owns: the same meaning of the same compiled instructions as in the simulated executor (`exec`).
-//! The differences are listed in `docs/internals/native.md`. This half of the crate reads clocks,
-//! makes threads, and uses unsafe code for system calls and shared memory; nothing simulated uses
-//! it.
+//! Owns: the execution of the compiled instructions, with the same meaning as in the simulated
+//! executor (`exec`). The differences are listed in `docs/internals/native.md`. This half of the
+//! crate reads clocks, makes threads, and uses unsafe code for system calls and shared memory;
+//! nothing simulated uses it.
 //! Does not: attach schedulers; trace.
 //!
 //! ```text
@@ -79,14 +79,16 @@ pub struct NativeConfig {
     /// CPUs that the threads may use, by their numbers on this machine. None: the CPUs that the
     /// caller may use.
     pub cpus: Option<CpuList>,
-    /// None: measured before the threads are made. Runs that are to be compared should share one.
+    /// Speed of the loop that executes `compute`. None: the run measures it before it makes the
+    /// threads. Runs that are to be compared should share one calibration.
     pub calibration: Option<Calibration>,
     /// Time that an `io` op sleeps: `io_latency`, plus `io_kib` for each KiB.
     pub io_latency: Nanos,
     pub io_kib: Nanos,
-    /// Time that the threads have to end at the end of the run before they are killed.
+    /// Time that the threads have to end by themselves at the end of the run. The director then
+    /// kills the threads that still live.
     pub grace: Nanos,
-    /// Notified when the threads are released.
+    /// Signal that tells the caller when the run releases the threads.
     pub on_start: Option<StartSignal>,
 }
 

@@ -7,7 +7,7 @@
 //! decisions.
 //! Models: rt-app at 55cb0c0. Differs: a repeated key is another event, another phase or another
 //! task, as if the file went through rt-app's helper `workgen` first; rt-app itself would keep only
-//! the last.
+//! the last occurrence of the key.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -120,11 +120,11 @@ fn collect(src: &Source<'_>, root: &json::Node, into: &mut Sections) -> Result<(
 struct Context {
     global: Global,
     resources: legacy::Resources,
-    /// Barriers by name: number of parties, and place of the first use.
+    /// Barriers by name: number of parties, and place of the first use in the file.
     barriers: BTreeMap<String, (u32, Pos)>,
     /// Forks: forking task, forked task, place.
     forks: Vec<(String, String, Pos)>,
-    /// Tasks with zero instances, and the place of that number.
+    /// Tasks with zero instances, each with the place of the zero in the file.
     zero: Vec<(String, Pos)>,
 }
 
@@ -147,7 +147,8 @@ impl Context {
         Ok(defs)
     }
 
-    /// Makes the same checks of forks as `compile::check`, but reports them with their place.
+    /// Makes the same checks of forks as `compile::check`, but reports each error with its place in
+    /// the file.
     fn check_forks(&self, src: &Source<'_>, program: &Program) -> Result<(), WorkloadError> {
         let tasks: BTreeSet<&str> = program.threads.iter().map(|t| t.name.as_str()).collect();
         for (_, target, pos) in &self.forks {

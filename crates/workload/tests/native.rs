@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Tests that run small programs on the real kernel. They check order, causality and counts. They
-//! check no durations, except that an op takes at least its minimum.
+//! check no durations, except that an op takes at least its minimum time.
 //!
 //! The tests use no harness, because `native::run` starts this binary again as its own process.
 
@@ -50,7 +50,7 @@ fn main() {
     std::process::exit(i32::from(failed > 0));
 }
 
-/// Returns a process that this one started and that still exists, zombies included.
+/// Returns a process that this process started and that still exists, zombies included.
 fn leftover() -> Option<String> {
     let own = std::process::id();
     let children = format!("/proc/{own}/task/{own}/children");
@@ -74,7 +74,7 @@ fn program(text: &str) -> Program {
 /// Time limit against a hang. It is longer than any host needs.
 const PATIENCE: Nanos = 300_000_000_000;
 
-/// Runs until every thread exits.
+/// Runs a program until every thread exits.
 fn run(text: &str) -> NativeReport {
     run_with(text, NativeConfig::default())
 }
@@ -86,7 +86,8 @@ fn run_with(text: &str, config: NativeConfig) -> NativeReport {
     report
 }
 
-/// Runs for 300 ms, and again for four times as long until the report is `enough`.
+/// Runs a program for 300 ms, and repeats the run with four times the duration until the report is
+/// `enough`.
 fn run_until(program: &Program, enough: impl Fn(&NativeReport) -> bool) -> NativeReport {
     let mut duration = 300_000_000;
     loop {
@@ -129,7 +130,8 @@ fn now() -> std::time::Instant {
     std::time::Instant::now()
 }
 
-/// Returns the workload processes of this process's runs: the parent's parent is this process.
+/// Returns the workload processes of the runs that this process started: this process is the parent
+/// of their parent.
 fn workers() -> Vec<i32> {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = all.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());

@@ -2,8 +2,8 @@
 //! hackbench: groups of senders and receivers; every sender writes to every receiver of its group.
 //!
 //! Models: per group `fds` senders and `fds` receivers, one socket (or pipe) into each receiver,
-//! messages of `size` bytes, `loops` rounds. All start together after a barrier. Reads block, and
-//! writes block on a full buffer.
+//! messages of `size` bytes, `loops` rounds. All tasks start together after a barrier. Reads block,
+//! and writes block on a full buffer.
 //! Leaves out: the parent's forks and waits (all tasks exist at the start), and the copying itself,
 //! whose cost is the machine's `pipe_rw`/`sock_rw` per call and per KiB. The measured time is the
 //! length of the run.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! hogs: tasks that never stop computing, with nice values and in weighted cgroups.
 //!
-//! Models: saturation, for CPU shares by nice value and by group. Leaves out: everything else.
+//! Models: a saturated machine, to show the CPU shares by nice value and by group. Leaves out:
+//! everything else.
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;

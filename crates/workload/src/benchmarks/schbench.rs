@@ -2,9 +2,9 @@
 //! schbench: message threads that wake workers; each worker serves one request and waits again.
 //!
 //! Models: `message_threads` threads with `workers` workers each. A worker tells its message thread
-//! that it is free, sleeps until woken, sleeps for `think` (a network's delay), and computes for
-//! `work`. The message thread wakes one free worker for each report. The benchmark measures wake-up
-//! latency.
+//! that it is free, sleeps until the message thread wakes it, sleeps for `think` (a network's
+//! delay), and computes for `work`. The message thread wakes one free worker for each report. The
+//! benchmark measures wake-up latency.
 //! Leaves out: the per-CPU spin lock around the matrix work, the pacing by request rate, the memory
 //! of the matrices (set `footprint`).
 

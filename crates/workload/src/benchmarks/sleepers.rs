@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! sleepers: tasks that compute for a short time and sleep for a short time, for ever. `benches/`
-//! uses it as its load.
+//! sleepers: tasks that compute for a short time and sleep for a short time, for ever. The
+//! benchmarks in `benches/` run these tasks as their load.
 //!
 //! Models: periodic wake-ups at a fixed utilisation. Leaves out: any dependence between tasks.
 

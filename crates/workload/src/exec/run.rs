@@ -18,8 +18,7 @@ impl Executor {
     /// step for the kernel.
     #[inline]
     pub(super) fn step_at(&mut self, sys: &mut dyn Sys, task: TaskId, mut now: Nanos) -> TaskStep {
-        // A task that is not a thread of the program has `NO_THREAD`, which is not a valid index
-        // either.
+        // A task that is not a thread of the program has `NO_THREAD`, which is not a valid index.
         let t = self.by_task.get(task.idx()).map_or(usize::MAX, |&t| t as usize);
         let Some(mut thread) = self.threads.get_mut(t) else {
             return TaskStep::Exit;

@@ -27,7 +27,7 @@ pub fn burn(iterations: u64) {
     black_box(x);
 }
 
-/// Measures on one CPU and then restores the calling thread's affinity.
+/// Measures the speed of the loop on one CPU, and then restores the calling thread's affinity.
 pub fn calibrate(cpu: u32) -> Result<Calibration, Errno> {
     let before = sys::affinity()?;
     sys::set_affinity(&sys::mask_of(std::iter::once(cpu)))?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The program's cgroups as cgroup v2 directories, for the length of the run.
 //!
-//! Owns: creating, limiting and removing them. Dropping the `Tree` undoes everything that it
-//! created or switched on.
+//! Owns: creating, limiting and removing these directories. Dropping the `Tree` undoes everything
+//! that it created or switched on.
 //!
 //! Every cgroup of the program is of type `threaded`, below a base directory that serves as the
 //! program's "/". The type `threaded` allows a single thread to be moved, and allows a parent to
@@ -28,9 +28,9 @@ use crate::program::CgroupDef;
 const TRIES: u32 = 100;
 const TRY_NS: u64 = 10_000_000;
 
-/// The cgroups of one run. Removed when dropped.
+/// The cgroups of one run. Dropping the tree removes them.
 pub struct Tree {
-    /// Directories created, parents first.
+    /// Directories that this run created, parents first.
     made: Vec<PathBuf>,
     /// Controllers that this run switched on for the children of directories that it did not
     /// create.
@@ -107,7 +107,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes everything. Returns a message for each cgroup that could not be removed.
+    /// Removes the directories and switches off the controllers that this run switched on. Returns
+    /// a message for each cgroup that could not be removed.
     pub fn remove(&mut self) -> Vec<String> {
         self.threads.clear();
         self.procs = None;
@@ -118,7 +119,8 @@ impl Tree {
             }
         }
         while let Some((path, controller)) = self.switched.pop() {
-            // Fails if somebody else uses the controller by now; it then stays on.
+            // The write fails if somebody else uses the controller by now; the controller then
+            // stays on.
             let _ = write(&path, "cgroup.subtree_control", &format!("-{controller}"));
         }
         left
@@ -146,8 +148,8 @@ pub fn find_mount() -> Option<PathBuf> {
     all.iter().find(usable).or(all.first()).cloned()
 }
 
-/// Removes the cgroups of a run whose director did not: first those of the program, then the base
-/// if this run named it.
+/// Removes the cgroups of a run whose director did not remove them: first the cgroups of the
+/// program, then the base if the run chose its name (`own_base`).
 pub fn sweep(base: &Path, defs: &[CgroupDef], own_base: bool) {
     for def in defs.iter().rev() {
         let _ = fs::remove_dir(base.join(def.path.trim_start_matches('/')));
@@ -179,7 +181,7 @@ fn limit(path: &Path, def: &CgroupDef) -> Result<(), SetupError> {
         write(path, "cpu.weight", &def.weight.to_string())?;
     }
     if let Some(quota) = def.quota {
-        // The files of the kernel take microseconds.
+        // The kernel's files take microseconds.
         write(path, "cpu.max", &format!("{} {}", quota.0 / 1000, def.period.0 / 1000))?;
         if def.burst.0 > 0 {
             write(path, "cpu.max.burst", &(def.burst.0 / 1000).to_string())?;

@@ -17,8 +17,8 @@ use super::shared::{self, Counts, RefusedCallRecord, Slot};
 use super::worker::Env;
 use crate::compile::insn::{Insn, WaitObject, WaitState};
 
-/// Base of `Slot::end` for a thread whose process was ended by a signal: the signal's number is
-/// added to it.
+/// Base of the values of `Slot::end` for a thread whose process was ended by a signal: the value is
+/// this base plus the signal's number.
 pub const KILLED: u32 = 16;
 
 pub fn report(
@@ -64,8 +64,8 @@ fn task(tables: &Tables, slot: &Slot) -> NativeTask {
     let since = |f: fn(&Counts) -> &std::sync::atomic::AtomicU64| {
         f(after).load(Relaxed).saturating_sub(f(before).load(Relaxed))
     };
-    // `wait` and `migrations` are stored plus one, with 0 for unknown. A forked thread began at
-    // zero.
+    // The records hold `wait` and `migrations` plus one, and 0 if they are unknown. The counts of a
+    // forked thread began at zero.
     let known = |f: fn(&Counts) -> &std::sync::atomic::AtomicU64| {
         let first = if forked { Some(0) } else { f(before).load(Relaxed).checked_sub(1) };
         Some(f(after).load(Relaxed).checked_sub(1)?.saturating_sub(first?))

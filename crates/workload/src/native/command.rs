@@ -77,7 +77,8 @@ impl CommandReport {
 }
 
 /// Runs a command to its end, or until `duration` has passed. The command has a process group of
-/// its own, which is killed when the command has ended, so that no process of it is left behind.
+/// its own. When the command has ended, this function kills the group, so that no process of the
+/// command is left behind.
 pub fn run_command(
     command: &[String],
     duration: Option<Nanos>,
@@ -112,7 +113,8 @@ pub fn run_command(
     })
 }
 
-/// Waits for the child and its resource usage, which the standard library's wait does not return.
+/// Waits for the child. Returns how the child ended and its resource usage, which the standard
+/// library's wait does not return.
 fn wait(child: &Child, deadline: Option<Nanos>) -> std::io::Result<(CommandStatus, Usage)> {
     let pid = child.id() as i32;
     let mut late = false;
@@ -161,14 +163,14 @@ fn usage_of(usage: &libc::rusage) -> Usage {
     }
 }
 
-/// Kills the process group. The group exists as long as one of its processes does; without one the
-/// call fails harmlessly.
+/// Kills the process group. The group exists as long as one of its processes does; if none is left,
+/// the call fails harmlessly.
 fn kill_group(child: &Child) {
     // SAFETY: no pointers.
     unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
 }
 
-/// Reads to the end in a thread of its own; the receiver gets the last `KEPT` bytes.
+/// Reads a stream to its end in a thread of its own; the receiver gets the last `KEPT` bytes.
 fn tail_of(mut from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -185,7 +187,7 @@ fn tail_of(mut from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
         }
         let excess = tail.len().saturating_sub(KEPT);
         tail.drain(..excess);
-        // Nobody receives it once `OUTPUT_WAIT` has passed.
+        // Nobody receives the tail once `OUTPUT_WAIT` has passed.
         let _ = sender.send(tail);
     });
     receiver

@@ -137,7 +137,8 @@ struct Director {
 }
 
 impl Director {
-    /// Runs all processes from the first to the last. Returns why the run ended, and when.
+    /// Runs the workload from the making of its first process to the end of its last. Returns why
+    /// the run ended, and when.
     fn conduct(&mut self) -> Result<(NativeStop, Nanos), SetupError> {
         if !spawn::set_env(self.env) {
             return Err(system("a second run in one process", libc::EBUSY, ""));
@@ -265,7 +266,7 @@ impl Director {
 
     fn release(&self) {
         // Real-time priority makes the end of the run punctual, whatever the threads' policies.
-        // Without the rights for it the director keeps its own policy.
+        // Without the rights for such a priority, the director keeps its own policy.
         let _ = sys::sched_setattr(SchedAttr {
             policy: libc::SCHED_FIFO as u32,
             priority: 99,
@@ -318,9 +319,9 @@ impl Director {
         }
     }
 
-    /// Returns slot and number of waits of every living thread if each of them sleeps and waits for
-    /// another thread; else nothing. The same answer twice means that no thread has done anything
-    /// in between, nor will: a deadlock.
+    /// Returns the slot and the number of waits of every living thread if each of them sleeps and
+    /// waits for another thread; else nothing. If two calls return the same, no thread has done
+    /// anything in between, and none will: a deadlock.
     fn waiting(&self) -> Vec<(u32, u64)> {
         let mut all = Vec::new();
         let used = self.env.shared.head().nr_slots.load(Acquire);
@@ -390,7 +391,7 @@ impl Director {
         }
     }
 
-    /// Tells every thread to end, waits for the grace time, and kills the rest.
+    /// Tells every thread to end, waits for the grace time, and kills the threads that still live.
     fn end(&mut self) {
         let shared = &self.env.shared;
         let head = shared.head();
@@ -435,7 +436,7 @@ impl Director {
     }
 }
 
-/// Returns the next signal for the director, or None after `length`.
+/// Returns the next signal for the director, or None if no signal arrives within `length`.
 fn wait_signal(length: Nanos) -> Option<i32> {
     let which: Vec<i32> = ENDS.into_iter().chain([libc::SIGCHLD]).collect();
     wait_signal_of(&which, length)

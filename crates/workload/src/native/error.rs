@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::sys::Errno;
 use crate::error::WorkloadError;
 
-/// The reason why there is no report.
+/// The reason why a native run gives no report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NativeError {
     #[error(transparent)]

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A thread's buffer, and the accesses to it.
 //!
-//! Owns: the mapping. Its pages are present before the first op. The buffer always holds zeroes, so
-//! that a chase can add the value read to the next address: each access depends on the one before.
+//! Owns: the mapping. All its pages are present before the first op. The buffer always holds
+//! zeroes, so that a chase can add the value read to the next address: each access depends on the
+//! one before.
 
 use super::sys::{self, Errno};
 use crate::program::{Pattern, Touch, TouchKind};

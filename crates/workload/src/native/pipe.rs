@@ -2,8 +2,9 @@
 //! Real pipes and Unix stream sockets, one per name.
 //!
 //! Owns: whole transfers: a read ends when it has all its bytes, a write when all its bytes are in
-//! the pipe. Where the transfer sizes on a pipe differ, or exceed PIPE_BUF (4 KiB), each side takes
-//! turns, like the queues of `exec/pipe.rs`. Otherwise the kernel's own order decides.
+//! the pipe. Where the transfer sizes on a pipe differ, or exceed PIPE_BUF (4 KiB), readers take
+//! turns with readers and writers with writers, as in the queues of `exec/pipe.rs`. On other pipes
+//! the kernel's own order decides.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
@@ -72,7 +73,8 @@ fn resize(kind: PipeKind, fd: i32, bytes: u64) -> Result<(), SetupError> {
             // SAFETY: `at` points at `length` bytes.
             match unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, force, at, length) } {
                 0 => 0,
-                // Without the rights, the kernel's limit for unprivileged users applies.
+                // Without the rights for this call, the kernel's limit for unprivileged users
+                // applies.
                 // SAFETY: as above.
                 _ => unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, at, length) },
             }
@@ -159,8 +161,8 @@ impl Thread {
             self.stopped()?;
             let size = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
             match call(size) {
-                // Cannot happen, because nobody closes a descriptor: 0 bytes would mean end of
-                // file.
+                // This cannot happen: 0 bytes would mean the end of the file, but nobody closes a
+                // descriptor.
                 Ok(0) => break,
                 Ok(moved) => left -= moved as u64,
                 Err(libc::EINTR) => {}

@@ -61,7 +61,7 @@ pub struct CgroupPlace {
     pub base: String,
 }
 
-/// The plan, compiled, with its instances expanded.
+/// The plan, its compiled program, and tables of every instance that can exist.
 pub struct Tables {
     pub plan: Plan,
     pub compiled: Compiled,
@@ -111,7 +111,8 @@ pub struct PipeTable {
     pub kind: PipeKind,
     /// Argument of `F_SETPIPE_SZ` or `SO_SNDBUF`; None: the kernel's default.
     pub capacity: Option<u64>,
-    /// Whether each side takes turns, because the transfers differ in size or one exceeds PIPE_BUF.
+    /// Whether each transfer waits for its turn, because the transfers differ in size or one
+    /// exceeds PIPE_BUF.
     pub turns: bool,
 }
 
@@ -186,8 +187,8 @@ impl Tables {
         &code[self.compiled.templates[template].entry as usize..end.unwrap_or(code.len())]
     }
 
-    /// Interns the objects and processes of every instance that can exist, those of the start
-    /// first.
+    /// Interns the objects and processes of every instance that can exist. Of each template, the
+    /// instances of the start come first.
     fn bind(&mut self) {
         let forks: BTreeSet<u32> = self.compiled.code.iter().filter_map(forked).collect();
         let mut processes: BTreeMap<String, u32> = BTreeMap::new();
@@ -305,8 +306,9 @@ impl Tables {
     }
 
     /// Returns a thread's name. rt-app numbers threads over all tasks, and adds a second number to
-    /// forks; an scxlab program has a number only where it needs one. `made` is the number of all
-    /// threads made before, `made_of` the number of those of the template.
+    /// forked threads. In an scxlab program, a thread has a number if its template has several
+    /// instances or if it was forked. `made` is the number of all threads made before this one,
+    /// `made_of` the number of those made from the template.
     pub fn thread_name(
         &self,
         template: u32,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The result of a native run.
 //!
-//! Owns: its form, in which it also passes from the director process to the caller (as JSON).
+//! Owns: the form of the report, in which the director also passes it to the caller (as JSON).
 
 use scxlab_machine::id::Nanos;
 use serde::{Deserialize, Serialize};
@@ -75,7 +75,7 @@ pub enum NativeStop {
 pub struct Calibration {
     pub iterations: u64,
     pub ns: Nanos,
-    /// The CPU on which it was measured.
+    /// CPU on which the speed was measured.
     pub cpu: u32,
 }
 
@@ -101,15 +101,17 @@ pub struct NativeTask {
     pub instance: u32,
     pub forked: bool,
     pub end: TaskEnd,
-    /// Time since the start of the run; 0 for a thread that existed at the start.
+    /// Time from the start of the run until the thread began; 0 for a thread that existed at the
+    /// start.
     pub began_ns: Nanos,
     pub ended_ns: Nanos,
     pub run_ns: Nanos,
-    /// Time runnable but not running. None: the kernel keeps no such statistics.
+    /// Time for which the thread was runnable but did not run. None if the kernel keeps no such
+    /// statistics.
     pub wait_ns: Option<Nanos>,
     pub switches_voluntary: u64,
     pub switches_involuntary: u64,
-    /// None: the kernel does not report it.
+    /// Number of migrations; None if the kernel does not report it.
     pub migrations: Option<u64>,
     pub work_units: u64,
     pub phases: PhaseTotals,
@@ -121,14 +123,14 @@ pub struct NativeTask {
 pub enum TaskEnd {
     /// The thread reached the end of its program.
     Exited,
-    /// The run ended first.
+    /// The run ended before the thread did.
     Stopped,
-    /// This signal ended the thread's process. SIGKILL (9) also if the thread did not stop within
-    /// the grace time.
+    /// This signal ended the thread's process. The value is also SIGKILL (9) if the thread did not
+    /// stop within the grace time.
     Killed(i32),
 }
 
-/// Totals of one thread's phases; `LoopTotals` has the same for a template.
+/// Totals of one thread's phases; `LoopTotals` has the same sums for a template.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseTotals {
     pub loops: u64,

@@ -2,10 +2,10 @@
 //! The memory that all processes of a run share: the threads' records and the objects on which they
 //! synchronise.
 //!
-//! Owns: its layout. It consists of atomics whose initial state is zero. References between records
-//! are indices plus one (0: none), so that a process may map the memory at any address. A word that
-//! only one thread writes is accessed with relaxed ordering; data handed from one thread to another
-//! goes through a futex word or a guard.
+//! Owns: the layout of this memory, which consists of atomics whose initial state is zero.
+//! References between records are indices plus one (0: none), so that a process may map the memory
+//! at any address. A word that only one thread writes is accessed with relaxed ordering; data
+//! handed from one thread to another goes through a futex word or a guard.
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
@@ -16,14 +16,14 @@ use super::sync::{Barrier, Cond, Guard, Mutex, Sem, SpinBarrier, SpinLock};
 use super::sys::{self, Errno};
 use crate::compile::insn::ObjectKind;
 
-/// Maximum number of refused calls that are recorded; the rest are only counted.
+/// Maximum number of refused calls that are recorded; further refused calls are only counted.
 pub const MAX_FAULTS: usize = 100;
 
 #[repr(C, align(64))]
 pub struct Header {
-    /// 1: every thread must end.
+    /// Set to 1 when every thread must end.
     pub stop: AtomicU32,
-    /// Futex word: 1 when the threads may begin.
+    /// Futex word: set to 1 when the threads may begin.
     pub go: AtomicU32,
     /// Time of the start on CLOCK_MONOTONIC.
     pub started: AtomicU64,
@@ -41,7 +41,7 @@ pub struct Header {
     pub director: AtomicI32,
     pub nr_faults: AtomicU32,
     pub null_fd: AtomicI32,
-    /// `cgroup.procs` of the program's root; -1 without cgroups.
+    /// Descriptor of `cgroup.procs` of the program's root; -1 without cgroups.
     pub base_fd: AtomicI32,
     pub iterations: AtomicU64,
     pub iterations_ns: AtomicU64,
@@ -66,7 +66,7 @@ pub struct Slot {
     pub state: AtomicU32,
     pub end: AtomicU32,
     pub who: Ident,
-    /// Written by the maker.
+    /// The thread's name, in the form of `plan::comm`. Written by the maker.
     pub comm: [AtomicU64; 2],
     pub process: AtomicU32,
     /// Slot of the parent plus one, and the parent's serial number. Written by the maker.
@@ -79,8 +79,7 @@ pub struct Slot {
     pub tid: AtomicI32,
     pub tgid: AtomicI32,
 
-    /// Futex word: 1 when the thread has been granted what it waits for. Written by the granting
-    /// thread.
+    /// Futex word: set to 1 by the thread that grants what this thread waits for.
     pub wake: AtomicU32,
     /// Next slot, plus one, in the queue that holds this slot. Written under the queue's guard.
     pub next: AtomicU32,
@@ -99,7 +98,7 @@ pub struct Slot {
     /// Number of draws from the thread's random stream of noise.
     pub draws: AtomicU64,
     pub nice: AtomicI32,
-    /// Index into the program's cgroups, plus one.
+    /// Index into the program's cgroups, plus one; 0 is the root.
     pub cgroup: AtomicU32,
     pub phase: PhaseState,
 
@@ -183,9 +182,10 @@ pub struct Shared {
     pub fd: i32,
     head: &'static [Header],
     pub slots: &'static [Slot],
-    /// Passes left, indexed by slot and loop depth.
+    /// Number of passes left in each loop, indexed by slot and loop depth.
     pub loops: &'static [AtomicU64],
-    /// End of the current period of each thread-own timer, plus one; indexed by slot and timer.
+    /// End of the current period of each timer that belongs to one thread, plus one; indexed by
+    /// slot and timer.
     pub own_timers: &'static [AtomicU64],
     pub made_of: &'static [AtomicU32],
     pub processes: &'static [Process],

@@ -4,8 +4,9 @@
 //!
 //! Owns: slots and their numbers. A thread in its parent's process is a pthread. Any other thread
 //! is a process of its own, made by `clone` with the director as its parent, and the director
-//! collects it. A running thread forks under its process's guard, so that no sibling is in the
-//! allocator meanwhile; the child of such a `clone` may then make threads itself.
+//! collects it. A running thread forks under the guard of its process, so that no thread of the
+//! process is in the C library's allocator during the `clone`. The new process may then make
+//! threads itself.
 
 use std::ffi::{c_char, c_void};
 use std::io::Write;
@@ -25,7 +26,7 @@ use super::{AFTER_EXEC, CHILD};
 /// Stack size in bytes. A thread needs little: the interpreter and a transfer buffer.
 const STACK: usize = 256 << 10;
 
-/// The run that this process belongs to. Set once, before its first thread.
+/// The run that this process belongs to. It is set once, before the first thread of the process.
 static ENV: OnceLock<&'static Env> = OnceLock::new();
 
 /// Sets the process's run. Returns false if it has one already.
@@ -117,8 +118,9 @@ extern "C" fn forked_entry(index: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Prepares the first thread of a new process, before anything else. The process ends with the
-/// director; the terminal's signals concern the director alone.
+/// Prepares a new process; its first thread calls this before anything else. The kernel kills the
+/// process when the director ends. The process ignores the terminal's signals, which the director
+/// handles.
 pub fn enter_process(env: &Env) {
     sys::set_parent_death_signal(libc::SIGKILL);
     // SAFETY: no arguments.
@@ -185,8 +187,8 @@ impl Thread {
         Ok((index, process))
     }
 
-    /// Returns an unused slot. Without one, reuses that of a forked thread that is over; the
-    /// thread's row in the report is then lost.
+    /// Returns an unused slot. If there is none, reuses the slot of a forked thread that is over;
+    /// the report then lacks the row of that thread.
     fn free_slot(&self) -> Option<u32> {
         let (tables, shared) = (&self.env.tables, &self.env.shared);
         let head = shared.head();
@@ -207,7 +209,8 @@ impl Thread {
         Some(found)
     }
 
-    /// Adds the measurements of the slot's thread to the sums and clears the slot.
+    /// Adds the measurements of the slot's thread to the sums of `Header::unlisted`, and clears the
+    /// slot.
     fn recycle(&self, slot: &Slot) {
         let sums = &self.env.shared.head().unlisted;
         let add = |to: &AtomicU64, more: u64| {
@@ -242,8 +245,8 @@ impl Thread {
             0 => {}
             _ => return Ok(()),
         }
-        // The parent gives its process's guard back itself. The child never takes that guard,
-        // because its process has another name or none.
+        // The parent gives back the guard of its process itself. The child never takes that guard,
+        // because its own process has another name or none.
         enter_process(self.env);
         worker::run_forked(self.env, index);
         sys::exit_thread()
@@ -270,7 +273,7 @@ impl Thread {
         unsafe extern "C" {
             static environ: *const *const c_char;
         }
-        // The stop signal would end the new image before that has a handler.
+        // The stop signal would end the new image if it came before the image has a handler.
         sys::block_stop_signal(true);
         // SAFETY: `argv` is an array of C strings that ends with null.
         unsafe { libc::execve(c"/proc/self/exe".as_ptr(), argv.as_ptr(), environ) };
@@ -279,7 +282,7 @@ impl Thread {
         self.fault(RefusedCallKind::Exec, errno);
     }
 
-    /// Releases the thread's slot. It is the thread's last access to shared memory.
+    /// Releases the thread's slot. This is the thread's last access to shared memory.
     pub fn leave(&self) {
         let shared = &self.env.shared;
         let _making = shared.head().making.lock();

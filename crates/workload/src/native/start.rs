@@ -16,12 +16,13 @@ use scxlab_machine::id::Nanos;
 
 use super::sys;
 
-/// Interval between two polls. A late poll delays anything timed from the start by the same amount.
+/// Interval between two looks at the start time. A late look delays anything timed from the start
+/// by the same amount.
 const POLL: Duration = Duration::from_micros(500);
 
 const WORDS: usize = 2;
 
-/// Given to one run; another thread waits on it.
+/// The caller gives the signal to one run and waits on it in another thread.
 #[derive(Clone, Debug)]
 pub struct StartSignal {
     words: Arc<File>,
@@ -40,7 +41,8 @@ impl StartSignal {
         Ok(StartSignal::of(file))
     }
 
-    /// Uses memory that can be mapped through a descriptor; the words are at its start.
+    /// Makes a signal of memory that can be mapped through a descriptor; the two words are at its
+    /// start.
     pub fn in_memory(fd: BorrowedFd<'_>) -> std::io::Result<StartSignal> {
         // SAFETY: takes numbers. The copy is inherited, because it has no close-on-exec flag.
         let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, 3) };
@@ -57,7 +59,8 @@ impl StartSignal {
         self.words.as_raw_fd()
     }
 
-    /// Waits for the start and returns its time on CLOCK_MONOTONIC. None: cancelled first.
+    /// Waits for the start and returns its time on CLOCK_MONOTONIC. Returns None if `cancel` was
+    /// called first.
     pub fn wait(&self) -> Option<Nanos> {
         loop {
             let mut word = [0; 8];
@@ -70,7 +73,8 @@ impl StartSignal {
         }
     }
 
-    /// Ends the wait without a start: there will be none, or it is over.
+    /// Ends the wait without a start, for a caller that knows that the run will not start or is
+    /// over.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
@@ -84,8 +88,8 @@ impl PartialEq for StartSignal {
 
 impl Eq for StartSignal {}
 
-/// Writes the words, in the director: the threads are released at `from`. On failure the words stay
-/// zero, which a reader notices.
+/// Writes the words, in the director, which releases the threads at the time `from`. On failure the
+/// words stay zero, which a reader notices.
 pub(super) fn tell(fd: RawFd, from: Nanos, until: Nanos) {
     let Ok(at) = sys::map_shared(fd, size_of::<[AtomicU64; WORDS]>()) else { return };
     // SAFETY: the mapping is a page, has room for the words and stays mapped; other accesses are

@@ -2,11 +2,11 @@
 //! Synchronisation objects for threads of any process: locks, conditions, barriers, semaphores,
 //! spin locks.
 //!
-//! Owns: their queues, with the meaning of `exec/sync.rs` and `exec/spin.rs`: first come, first
-//! served; an unlock hands the mutex to its first waiter; a signalled thread joins the mutex's
-//! queue without waking if the mutex is taken. A sleeper sleeps on a futex word of its own slot; a
-//! spinner spins.
-//! Does not: priority inheritance.
+//! Owns: the objects' queues, with the meaning of `exec/sync.rs` and `exec/spin.rs`: first come,
+//! first served; an unlock hands the mutex to its first waiter; a signalled thread joins the
+//! mutex's queue without waking if the mutex is taken. A sleeper sleeps on a futex word of its own
+//! slot; a spinner spins.
+//! Does not: implement priority inheritance.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{
@@ -19,9 +19,10 @@ use super::sys::{futex_wait, futex_wake};
 use super::worker::{End, Flow, Thread};
 use crate::compile::insn::WaitObject;
 
-/// A short lock around an object's state: 0 free, 1 held, 2 held and a thread may sleep. A holder
-/// never blocks and never ends while it holds the guard, so the end of the run need not interrupt a
-/// wait for it. A waiter sleeps rather than spins, because it may have preempted the holder.
+/// A short lock around an object's state. The word is 0 if the guard is free, 1 if it is held, and
+/// 2 if it is held and a thread may sleep on it. A holder never blocks and never ends while it
+/// holds the guard, so the end of the run need not interrupt a wait for the guard. A waiter spins
+/// only briefly before it sleeps, because it may have preempted the holder.
 #[repr(C)]
 pub struct Guard(AtomicU32);
 
@@ -51,7 +52,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// FIFO queue of slots. Protected by the guard of its object.
+/// FIFO queue of slots. The guard of the queue's object protects it.
 #[repr(C)]
 pub struct Queue {
     head: AtomicU32,
@@ -81,13 +82,13 @@ impl Queue {
 #[repr(C)]
 pub struct Mutex {
     guard: Guard,
-    /// Slot plus one.
+    /// Slot of the owner plus one; 0: nobody.
     owner: AtomicU32,
     queue: Queue,
 }
 
 impl Mutex {
-    /// Returns the owner's slot plus one; 0: nobody.
+    /// Returns the owner's slot plus one, or 0 if nobody owns the mutex.
     pub fn owner(&self) -> u32 {
         self.owner.load(Relaxed)
     }
@@ -184,7 +185,7 @@ impl Thread {
     }
 
     /// Unlocks the mutex and hands it to the first waiter. Does nothing if the thread does not own
-    /// it.
+    /// the mutex.
     pub fn unlock_mutex(&self, mutex: &Mutex) {
         let held = mutex.guard.lock();
         if mutex.owner.load(Relaxed) != self.index + 1 {
@@ -216,8 +217,8 @@ impl Thread {
         let shared = &self.env.shared;
         let cond = &shared.conds[c];
         let held = cond.guard.lock();
-        // Cannot loop for ever: a released waiter may wait again before the guard is free, but
-        // cannot enter the queue.
+        // The loop ends: a released waiter may wait again before the guard is free, but it cannot
+        // enter the queue without the guard.
         for _ in 0..most {
             let Some(waiter) = cond.queue.pop(shared.slots) else { break };
             let m = shared.slots[waiter as usize].retake.load(Relaxed);

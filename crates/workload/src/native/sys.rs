@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The system calls of the native executor, as functions that return an error number.
 //!
-//! Owns: every raw call, and the C structures that `libc` lacks. Nothing here allocates unless its
-//! comment says it does, because the child of a thread that forked may run it.
+//! Owns: every raw call, and the C structures that `libc` lacks. No function here allocates unless
+//! its comment says so, because the new process of a thread that forked may call it.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -19,7 +19,7 @@ pub fn errno() -> Errno {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// Turns the usual -1 into the error number.
+/// Turns the -1 of a failed system call into the error number.
 pub fn checked(got: libc::c_long) -> Result<i64, Errno> {
     if got < 0 { Err(errno()) } else { Ok(got) }
 }
@@ -31,7 +31,7 @@ fn clock(id: libc::clockid_t) -> Nanos {
     at.tv_sec.unsigned_abs().wrapping_mul(1_000_000_000).wrapping_add(at.tv_nsec.unsigned_abs())
 }
 
-/// Returns CLOCK_MONOTONIC.
+/// Returns the time of CLOCK_MONOTONIC.
 pub fn now() -> Nanos {
     clock(libc::CLOCK_MONOTONIC)
 }

@@ -4,7 +4,8 @@
 //!
 //! Owns: the meaning of each instruction in the native executor; `exec.rs` owns it in the
 //! simulation.
-//! Does not: allocate between the start and its end, except to make a thread (`spawn.rs`).
+//! Does not: allocate from the start of the run to the thread's end, except to make a thread
+//! (`spawn.rs`).
 
 use std::sync::atomic::{
     AtomicU64,
@@ -196,7 +197,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Draws the random start offset.
+    /// Draws the thread's random start offset.
     fn begin(&mut self) {
         let plan = &self.env.tables.plan;
         if plan.start_offset_max > 0 {
@@ -284,7 +285,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Executes the instructions that take time; `exec_rare` does the rest.
+    /// Executes the instructions that take time; passes all others to `exec_rare`.
     fn exec_blocking(&mut self, insn: Insn) -> Flow {
         let b = self.binding;
         match insn {
@@ -368,8 +369,8 @@ impl Thread {
         Ok(())
     }
 
-    /// Moves the thread to a cgroup. An index beyond the table means the root: the table is empty
-    /// when "/" is the only path named.
+    /// Moves the thread to a cgroup. An index beyond the table of cgroups, such as `ROOT_CGROUP`,
+    /// means the root.
     fn move_cgroup(&self, index: u32) -> Result<(), Errno> {
         let fds = self.env.shared.cgroup_fds;
         let at = if (index as usize) + 1 < fds.len() { index + 1 } else { 0 };
@@ -547,8 +548,8 @@ impl Thread {
     }
 }
 
-/// Returns the end of the timer's next period and whether it has passed. `next` stores the end of
-/// the last period plus one; 0: never used.
+/// Returns the end of the timer's next period and whether that end has passed. `next` stores the
+/// end of the last period plus one, or 0 if the timer was never used.
 fn advance(
     next: &AtomicU64,
     zero: Nanos,

@@ -36,7 +36,7 @@ pub enum Event {
     SemWait,
 }
 
-/// The prefixes in the order in which they are tried: `runtime` before `run`, `memrun` before
+/// The prefixes in the order in which `of_key` tries them: `runtime` before `run`, `memrun` before
 /// `mem`.
 pub const PREFIXES: [(&str, Event); 20] = [
     ("runtime", Event::Runtime),
@@ -71,9 +71,9 @@ pub struct TaskReader<'c> {
     pub context: &'c mut Context,
     pub task: &'c str,
     pub instances: u32,
-    /// Mutexes locked at this point of the text.
+    /// Mutexes that the task holds at this point of its text.
     pub held: BTreeSet<String>,
-    /// Bytes that the task's memory events touch.
+    /// Largest number of bytes that one of the task's memory events touches.
     pub footprint: u64,
 }
 
@@ -134,8 +134,8 @@ impl TaskReader<'_> {
         Ok(())
     }
 
-    /// Returns the string, or the task's own name if the string is absent or empty, as `workgen`
-    /// fills it in.
+    /// Returns the string, or the task's own name if the string is absent or empty. rt-app's helper
+    /// `workgen` fills in the same name.
     fn own_name(&self, src: &Source<'_>, key: &str, node: &Node) -> Result<String, WorkloadError> {
         match &node.value {
             Value::Absent => Ok(self.task.to_owned()),
@@ -207,8 +207,8 @@ impl TaskReader<'_> {
     }
 }
 
-/// Returns a name that is not empty. `{i` becomes `(i`, because it would begin an instance
-/// expression in a program; in rt-app it has no meaning.
+/// Returns a name that is not empty. `{i` becomes `(i`, because in a program it would begin an
+/// instance expression, while in rt-app it has no meaning.
 pub fn named(src: &Source<'_>, key: &str, node: &Node) -> Result<String, WorkloadError> {
     match src.string(key, node)? {
         "" => Err(src.out_of_range(key, node, "a name that is not empty")),
@@ -227,7 +227,7 @@ fn timer(src: &Source<'_>, member: &Member) -> Result<Op, WorkloadError> {
     Ok(Op::Timer { name, period: TimeSpan(period), mode, unique })
 }
 
-/// Parses one of some words; the first is the default.
+/// Parses the value of `key`, which is one of `words`; the first word is the default.
 fn choice<T: Copy>(
     src: &Source<'_>,
     members: &[Member],

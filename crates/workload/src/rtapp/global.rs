@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The `global` section.
 //!
-//! Owns: its keys, their types and defaults. A key that has no effect here is accepted, in some
-//! cases with a note.
+//! Owns: the keys of the section, their types and defaults. A key that has no effect here is
+//! accepted, in some cases with a note.
 
 use super::json::{Member, Node, Pos, Value};
 use super::read::Source;
@@ -70,7 +70,7 @@ impl Default for Global {
     }
 }
 
-/// `frag` is the key of the example files, `fragment` the one that an rt-app with AQuoSA read.
+/// The keys of the section. The example files have `frag`; an rt-app with AQuoSA read `fragment`.
 const KEYS: [&str; 16] = [
     "duration",
     "calibration",
@@ -90,7 +90,7 @@ const KEYS: [&str; 16] = [
     "spacing",
 ];
 
-/// The categories of `ftrace`.
+/// The categories of events that `ftrace` may name.
 const FTRACE: [&str; 7] = ["main", "task", "run", "loop", "stats", "event", "attrs"];
 
 /// Parses the section's members in order. A repeated key overrides the earlier one, as in json-c.
@@ -118,7 +118,8 @@ pub fn read(src: &mut Source<'_>, members: &[Member]) -> Result<Global, Workload
     Ok(global)
 }
 
-/// Checks the keys that concern rt-app's own process, its calibration or its log.
+/// Checks the keys that concern rt-app's own process, its calibration or its log, and have no
+/// effect here.
 fn without_effect(
     src: &mut Source<'_>,
     key: &str,
@@ -152,7 +153,7 @@ fn without_effect(
     Ok(())
 }
 
-/// Parses the duration in seconds. -1 means until every task has exited, and so does 0, as in
+/// Parses the duration in seconds. With -1 or 0, the run lasts until every task has exited, as in
 /// rt-app.
 fn duration(src: &Source<'_>, key: &str, node: &Node) -> Result<Option<u64>, WorkloadError> {
     let max = (MAX_NANOS / 1_000_000_000).cast_signed();

@@ -9,7 +9,7 @@
 
 use crate::error::{SourcePlace, WorkloadError};
 
-/// Maximum nesting depth, the same as json-c's. It also bounds the recursion here.
+/// Maximum nesting depth, the same as json-c's. It also bounds the recursion of this parser.
 pub const MAX_DEPTH: u32 = 32;
 
 /// A position in one of the files of an input.
@@ -62,14 +62,14 @@ impl Value {
     }
 }
 
-/// Parses one file. `file` is its number in the positions.
+/// Parses one file. `file` is the number of the file, which the positions contain.
 pub fn parse(file: u16, name: &str, text: &str) -> Result<Node, WorkloadError> {
     if text.len() >= u32::MAX as usize {
         let (at, max) = (SourcePlace::file(name), u64::from(u32::MAX));
         return Err(WorkloadError::Limit { at, what: "size", value: text.len() as u64, max });
     }
     let mut reader = Reader { file, name, text, at: 0 };
-    // A byte order mark is skipped.
+    // Skip a byte order mark.
     reader.at = text.len() - text.trim_start_matches('\u{feff}').len();
     let node = reader.value(0)?;
     reader.space()?;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The form of rt-app's first versions: `exec`, `period`, `lock_order` and per-task `resources`.
 //!
-//! Owns: its meaning. In each period a task goes through its resources in order, then computes
-//! until `exec` us are spent, and sleeps to the end of its period unless `sleep` is false. For a
-//! mutex it first takes the mutexes in `access`, then the mutex itself, and computes for `duration`
-//! us while it holds them.
-//! Also owns: the `resources` section, which declares the types of resources; later files need
-//! none.
+//! Owns: the meaning of this form. In each period a task goes through its resources in order, then
+//! computes until `exec` us are spent, and sleeps to the end of its period unless `sleep` is false.
+//! For a mutex, the task first takes the mutexes in `access`, then the mutex itself, and computes
+//! for `duration` us while it holds them.
+//! Also owns: the `resources` section, which declares the types of resources. Files of later forms
+//! need no such section.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,8 @@ const TYPES: [(&str, ResourceType); 18] = [
     ("sem", ResourceType::Other),
 ];
 
-/// Declared resources: type, and the condition that a signal is for.
+/// Declared resources by name: the type, and the condition that is the `target`, for example of a
+/// signal.
 #[derive(Clone, Debug, Default)]
 pub struct Resources(BTreeMap<String, (ResourceType, Option<String>)>);
 
@@ -83,8 +84,8 @@ pub fn is_old_form(members: &[Member]) -> bool {
     get(members, "exec").is_some() || get(members, "lock_order").is_some()
 }
 
-/// `exec`, `period` and `deadline` in nanoseconds, checked against one another as in the old
-/// parser.
+/// `exec`, `period` and `deadline` in nanoseconds. `times` has checked them against one another, as
+/// in rt-app's old parser.
 struct Times {
     exec: u64,
     period: Option<u64>,
@@ -172,7 +173,7 @@ pub fn body(
     Ok(())
 }
 
-/// Parses the list of resources, which are names, or numbers in the oldest files.
+/// Parses the list of resources. Its items are names, or numbers in the oldest files.
 fn lock_order(src: &Source<'_>, members: &[Member]) -> Result<Vec<String>, WorkloadError> {
     match get(members, "lock_order") {
         Some(member) => name_list(src, "lock_order", &member.node),
@@ -195,9 +196,9 @@ fn name_list(src: &Source<'_>, key: &str, node: &Node) -> Result<Vec<String>, Wo
 
 /// A task's use of a resource.
 struct Usage {
-    /// Work while it holds the resource, in nanoseconds.
+    /// Work in nanoseconds that the task does while it holds the resource.
     duration: u64,
-    /// Mutexes to hold during the use.
+    /// Mutexes that the task holds during the use.
     access: Vec<String>,
 }
 
@@ -213,8 +214,8 @@ fn usage(src: &Source<'_>, details: &[Member], name: &str) -> Result<Usage, Work
 }
 
 impl Usage {
-    /// Takes the accessed mutexes and then the mutex itself, computes, and releases them in reverse
-    /// order.
+    /// Appends ops that take the accessed mutexes and then the mutex itself, compute, and release
+    /// the mutexes in reverse order.
     fn mutexes(&self, name: &str, ops: &mut Vec<Op>) {
         let mut all: Vec<&String> = Vec::new();
         let own = name.to_owned();
@@ -228,7 +229,8 @@ impl Usage {
         ops.extend(all.iter().rev().map(|m| Op::Unlock((*m).clone())));
     }
 
-    /// Waits for the condition under the first accessed mutex, or one named like the condition.
+    /// Appends ops that wait for the condition, under the first accessed mutex or one named like
+    /// the condition.
     fn waiting(&self, cond: &str, first: Option<Op>, ops: &mut Vec<Op>) {
         let mutex = self.access.first().cloned().unwrap_or_else(|| cond.to_owned());
         ops.push(Op::Lock(mutex.clone()));
@@ -237,7 +239,7 @@ impl Usage {
         ops.push(Op::Unlock(mutex));
     }
 
-    /// Signals, under the first accessed mutex if there is one.
+    /// Appends the op that signals, under the first accessed mutex if there is one.
     fn signalling(&self, op: Op, ops: &mut Vec<Op>) {
         ops.extend(self.access.first().cloned().map(Op::Lock));
         ops.push(op);

@@ -7,7 +7,8 @@
 use super::json::{Member, Node, Pos, Value};
 use crate::error::{SourcePlace, WorkloadError};
 
-/// The files of an input, for turning positions into places, and the notes collected so far.
+/// The files of an input, from which `place` finds line and column of a position, and the notes
+/// collected so far.
 pub struct Source<'a> {
     pub files: &'a [(&'a str, &'a str)],
     pub notes: Vec<String>,

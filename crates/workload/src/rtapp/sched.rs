@@ -67,8 +67,8 @@ impl Attributes {
         Ok(this)
     }
 
-    /// Returns the policy with its priority, and the nice value. `from` is the policy if this
-    /// object names none.
+    /// Returns the policy with its priority, and the nice value. If this object names no policy,
+    /// `from` is the policy.
     pub fn policy(
         &self,
         src: &Source<'_>,

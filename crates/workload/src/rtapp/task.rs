@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Tasks and phases.
 //!
-//! Owns: the keys that each may have, the nesting of loops, and the changes at the beginning of a
-//! phase.
+//! Owns: the keys that a task and a phase may have, the nesting of loops, and the changes at the
+//! beginning of a phase.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ const TASK_KEYS: [&str; 4] = ["instance", "delay", "loop", "phases"];
 const OLD_DEADLINE_KEYS: [&str; 2] = ["period", "deadline"];
 
 /// Returns the tasks with their names. A repeated name gets a number, as from `workgen`. A brace
-/// means nothing in rt-app, so `{i` is changed, lest it become an instance expression.
+/// means nothing in rt-app, so `{i` becomes `(i`; otherwise it would begin an instance expression.
 pub(super) fn names(tasks: &[Member]) -> Vec<(String, &Member)> {
     let mut taken: BTreeSet<String> = BTreeSet::new();
     let mut next: BTreeMap<String, u32> = BTreeMap::new();
@@ -95,9 +95,9 @@ pub(super) fn read(
 struct PhaseState {
     policy: PolicyName,
     group: Option<String>,
-    /// CPUs of the task, to which a phase without CPUs of its own returns.
+    /// CPUs of the task. A phase without CPUs of its own returns to them.
     cpus: Option<CpuList>,
-    /// Whether some phase changes the policy, or sets a real-time one.
+    /// Whether some phase changes the policy, or sets a real-time or deadline policy.
     changes: bool,
 }
 
@@ -193,7 +193,7 @@ fn instances(
     Ok(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Parses `loop`; -1 means for ever. `default` applies if the key is absent.
+/// Parses `loop`; -1 means for ever. If the key is absent, returns `default`.
 fn loops(
     src: &Source<'_>,
     members: &[Member],

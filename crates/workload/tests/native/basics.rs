@@ -80,8 +80,8 @@ fn ping_pong_moves_every_byte() {
     assert_eq!(report.work_units(), 500);
     let (ping, pong) = (task(&report, "ping"), task(&report, "pong"));
     assert_ne!(ping.tgid, pong.tgid);
-    // Each waits for the other every time. On two CPUs an answer may arrive before the reader
-    // sleeps.
+    // Each thread waits for the other every time. On two CPUs an answer may arrive before the
+    // reader sleeps.
     assert!(ping.switches_voluntary + pong.switches_voluntary > 0);
 }
 
@@ -155,7 +155,7 @@ fn touching_and_io() {
          { io = { bytes = 100000, null = true } }, { io = { bytes = 1 } }, { count = 1 }]",
     );
     assert_eq!(report.work_units(), 1);
-    // The device's default latency, 100 us.
+    // The second `io` sleeps for the device's default latency, 100 us.
     assert!(task(&report, "a").ended_ns >= 100_000);
 }
 
@@ -166,7 +166,7 @@ fn a_calibration_can_be_shared() {
         |calibration| NativeConfig { calibration: Some(calibration), ..NativeConfig::default() };
     let first = run_with(text, shared(measured));
     assert_eq!(first.calibration, measured);
-    // Four times as many iterations for the same work.
+    // This calibration gives four times as many iterations for the same work.
     let more = Calibration { iterations: measured.iterations * 4, ..measured };
     let second = run_with(text, shared(more));
     assert!(task(&second, "a").run_ns > task(&first, "a").run_ns);

@@ -171,7 +171,7 @@ fn meanwhile(
     start.wait().unwrap();
     act(worker);
     let got = runner.join().unwrap();
-    // Without their director, the kernel ends the workers, a moment later.
+    // If the director is gone, the kernel ends the workers, but only a moment later.
     let deadline = now() + std::time::Duration::from_nanos(PATIENCE);
     while is_named(worker, comm) {
         assert!(now() < deadline, "{comm} is still there");

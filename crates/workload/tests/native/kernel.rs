@@ -26,8 +26,8 @@ pub const TESTS: &[Test] = &[
     ("too_much_memory_is_refused", too_much_memory_is_refused),
 ];
 
-/// Watches the threads of a run until the values that `read` finds in a file of each equal
-/// `wanted`, and then ends the run.
+/// Runs a program until `read` finds the wanted values in `file` of each thread (a file in
+/// `/proc/PID/task/TID`), and then ends the run.
 fn observe<T: PartialEq + Debug>(
     text: &str,
     file: &str,
@@ -61,8 +61,8 @@ fn observe<T: PartialEq + Debug>(
     assert_eq!(report.stop, NativeStop::Interrupted(libc::SIGTERM), "{seen:?}, not {wanted:?}");
 }
 
-/// Returns name, file contents and process of each thread of this test's runs whose name begins
-/// with `obs`.
+/// Returns the name, the contents of `file` and the process of each thread of this test's runs
+/// whose name begins with `obs`.
 fn look(file: &str) -> Vec<(String, String, i32)> {
     let mut found = Vec::new();
     for process in workers() {

@@ -22,8 +22,9 @@ pub const TESTS: &[Test] = &[
     ("exec_keeps_the_place", exec_keeps_the_place),
 ];
 
-/// Two kinds of threads take two semaphores in opposite order, with a yield in between. Without the
-/// lock around them they soon deadlock, and the run does not reach its end.
+/// Runs two kinds of threads that take two semaphores in opposite order, with a yield in between.
+/// Without the lock around the semaphores, the threads soon deadlock, and the run does not reach
+/// its end.
 fn exclusion(lock: &str, unlock: &str, process: &str) -> NativeReport {
     let body = |first: &str, second: &str| {
         format!(
@@ -62,7 +63,7 @@ fn spin_locks_exclude() {
 
 fn barriers_keep_rounds_apart() {
     // Between two barriers each of three threads posts once, and a fourth thread waits three times.
-    // It would wait for ever if a barrier let a thread through early or twice.
+    // The fourth thread would wait for ever if a barrier let a thread through early or twice.
     for kind in ["barrier", "spin_barrier"] {
         let report = run_clean(&format!(
             "[[thread]]\nname = 'a'\ninstances = 3\nprocess = 'p{{i/2}}'\nops = [{{ loop = {{ times = 100, ops = [\
@@ -83,8 +84,8 @@ fn a_declared_barrier_lets_some_through() {
 }
 
 fn conditions_wake_one_or_all() {
-    // The signaller holds the mutex, so that every waiter is in the queue before the signal. Each
-    // waiter posts `ready` first.
+    // The signaller holds the mutex, so that every waiter is in the condition's queue before the
+    // signal. Each waiter posts `ready` before it waits.
     let report = run_clean(
         "[[thread]]\nname = 'w'\ninstances = 3\nops = [{ lock = 'm' }, { sem_post = 'ready' }, \
          { wait = { cond = 'c', mutex = 'm' } }, { count = 1 }, { unlock = 'm' }, { sem_post = 'done' }]\n\
@@ -108,7 +109,8 @@ fn semaphores_count() {
 
 fn polls_wait_for_any_pipe() {
     for kind in ["pipe", "socket"] {
-        // Each message of either writer is read once. The last poll finds nothing until its end.
+        // The reader gets each message of either writer once. Its last poll finds nothing and ends
+        // by the timeout.
         let report = run_clean(&format!(
             "[[pipe]]\nname = 'p{{i}}'\nkind = '{kind}'\n\
              [[thread]]\nname = 'w'\ninstances = 2\nops = [{{ loop = {{ times = 100, ops = [\
@@ -130,7 +132,8 @@ fn polls_wait_for_any_pipe() {
 }
 
 fn suspend_and_resume() {
-    // A resume that comes too early is lost, so it is repeated until the sleeper has continued.
+    // A resume that comes too early is lost, so thread `b` repeats it until `a` has surely
+    // continued.
     let report = run_clean(
         "[[thread]]\nname = 'a'\nops = [{ suspend = 'x' }, { count = 1 }, { sem_post = 'awake' }]\n\
          [[thread]]\nname = 'b'\nops = [{ sleep = '20ms' }, { loop = { times = 50, ops = [\
@@ -197,8 +200,8 @@ fn more_forks_than_rows() {
 }
 
 fn forks_have_limits() {
-    // Names with {i} are prepared for 1024 forks. Only a process's own threads may add a thread to
-    // it while it lives.
+    // Names with {i} are prepared for 1024 forks. While a process lives, only its own threads may
+    // add a thread to it.
     let report = run(
         "[[thread]]\nname = 'p'\nprocess = 'x'\nops = [{ loop = { times = 1026, ops = [{ fork = 'c' }, 'join'] } }, \
          { fork = 'd' }, { sem_post = 'end' }]\n\

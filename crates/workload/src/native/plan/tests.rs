@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Checks that the tables match those of the simulated executor, and that the plan's text rebuilds
-//! them.
+//! Checks that the tables match the threads of the simulated executor, and that a plan that was
+//! written as text and read back gives equal tables.
 
 use scxlab_kernel::behavior::TaskSpec;
 
