@@ -66,7 +66,7 @@ pub enum Kind {
         op: u8,
         /// Duration in ns, including waits for locks.
         cost_ns: Nanos,
-        /// Task that the callback was called for.
+        /// Task that the callback was called for; None if the callback concerns no task.
         task: Option<TaskId>,
     },
     /// A task was inserted into a DSQ.

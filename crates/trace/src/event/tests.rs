@@ -75,7 +75,7 @@ fn hash(events: &[Event]) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Checks many events with few distinct values: equal hashes must mean equal events.
+    /// Checks that of many events with few distinct values, only equal events have equal hashes.
     #[test]
     fn different_events_have_different_hashes(events in prop::collection::vec(event(), 100)) {
         let mut by_hash = BTreeMap::new();

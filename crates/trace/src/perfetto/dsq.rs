@@ -38,7 +38,8 @@ impl DsqLengths {
             *len += 1;
             (dsq, *len)
         });
-        // For a move within one DSQ, the shorter length in between is not reported.
+        // A move within one DSQ first shortens the DSQ and then lengthens it. Report only the
+        // second length.
         let left = left.filter(|_| left.map(|l| l.0) != entered.map(|e| e.0));
         left.into_iter().chain(entered)
     }

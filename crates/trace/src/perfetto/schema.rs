@@ -179,7 +179,7 @@ messages! {
 
     struct FtraceCpuStats {
         cpu: Option<u64> = 1,
-        /// Events for which the buffer had no room.
+        /// Number of events for which the kernel's buffer had no room.
         dropped_events: Option<u64> = 8,
     }
 
