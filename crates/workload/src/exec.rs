@@ -50,8 +50,8 @@ pub struct Perturb {
     /// from 0 to this maximum, and its timers and its `delay` shift by the same time. Random
     /// stream: `workload.start_offset`.
     pub start_offset_max: Nanos,
-    /// Each `compute` is longer or shorter by up to this many thousandths, uniformly distributed
-    /// (at most 999). Random stream: `workload.compute_noise`.
+    /// Each `compute` is longer or shorter by up to this many thousandths (at most 999). The
+    /// variation is uniformly distributed. Random stream: `workload.compute_noise`.
     pub compute_noise_permille: u32,
 }
 

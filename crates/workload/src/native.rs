@@ -109,8 +109,9 @@ impl Default for NativeConfig {
     }
 }
 
-/// Does the work of a process that `run` started, and then exits instead of returning. It must be
-/// called first in `main`, before any thread exists. In any other process it returns at once.
+/// Does the work of a process that `run` started, and then exits instead of returning. A program
+/// must call this first in `main`, before any thread exists. In any other process it returns at
+/// once.
 pub fn child_main() {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_none_or(|a| a.as_encoded_bytes() != CHILD.to_bytes()) {

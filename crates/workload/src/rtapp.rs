@@ -122,7 +122,7 @@ struct Context {
     resources: legacy::Resources,
     /// Barriers by name: number of parties, and place of the first use in the file.
     barriers: BTreeMap<String, (u32, Pos)>,
-    /// Forks: forking task, forked task, place.
+    /// Forks in the file: forking task, forked task, place of the fork.
     forks: Vec<(String, String, Pos)>,
     /// Tasks with zero instances, each with the place of the zero in the file.
     zero: Vec<(String, Pos)>,

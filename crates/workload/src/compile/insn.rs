@@ -162,7 +162,7 @@ pub struct Poll {
     pub timeout: Option<Nanos>,
 }
 
-/// An extended attribute of a cgroup's directory, to be set.
+/// An extended attribute that `Insn::SetXattr` sets on a cgroup's directory.
 #[derive(Clone, Debug)]
 pub struct Xattr {
     /// Index into `Compiled::cgroups`; None: the root.

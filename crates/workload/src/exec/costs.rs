@@ -75,7 +75,8 @@ costs! {
     empty_loop,
 }
 
-/// Size of a cache line in bytes. Accesses closer than this to the last one are in the same line.
+/// Size of a cache line in bytes. An access closer than this to the access before it is in the same
+/// line.
 const LINE: u64 = 64;
 
 impl SyscallCosts {

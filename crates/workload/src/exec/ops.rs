@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The instructions that `run.rs` does not execute itself: timers, I/O, forks, scheduling system
-//! calls, the end.
+//! calls, the end of a thread.
 //!
 //! Owns: the system call behind each instruction, and its cost. Does not: know the internals of
 //! objects (`sync`, `pipe`, `spin`).
@@ -63,7 +63,8 @@ impl Executor {
         }
     }
 
-    /// Executes system calls that set something up or end something.
+    /// Executes the less frequent instructions: I/O, forks, exits, and system calls that change
+    /// attributes.
     fn exec_rare(&mut self, sys: &mut dyn Sys, t: usize, insn: Insn) -> Flow {
         let task = self.threads[t].task;
         match insn {

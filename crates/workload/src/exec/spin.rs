@@ -65,7 +65,7 @@ impl Executor {
         for &other in &others {
             self.stop_spin(sys, other);
         }
-        // The buffer is put back, so that the next round allocates nothing.
+        // Put the buffer back, so that the next round allocates nothing.
         others.clear();
         self.spin_barriers[s].waiters = others;
         Flow::Next

@@ -27,7 +27,7 @@ pub struct LoopRecord {
     /// was late. If a pass has several timers, this is the value of the last one, or with
     /// `cumulative_slack` the sum.
     pub slack: i64,
-    /// Configured length of the run events.
+    /// Sum of the configured lengths of the pass's run events.
     pub c_duration: Nanos,
     /// Sum of the configured periods of the pass's timers.
     pub c_period: Nanos,

@@ -143,7 +143,7 @@ fn a_spinner_wastes_the_cpu_that_its_lock_holder_needs() {
                 { compute = '3ms' }, { spin_unlock = 's' }]";
     let (mock, _, end) = run(text, 1);
     assert_eq!(end, MockEnd::Finished);
-    // 6 ms of work, and slices of 1 ms that the spinner wastes between those of the holder.
+    // The threads do 6 ms of work. Between the holder's slices, the spinner wastes slices of 1 ms.
     assert!(mock.time() > 7 * MS, "{}", mock.time());
 }
 
@@ -155,7 +155,7 @@ fn a_pipe_blocks_when_full_and_when_empty() {
                 ops = [{ sleep = '1ms' }, { read = { pipe = 'p', bytes = 60 } }] } }]";
     let (mock, _, end) = run(text, 2);
     assert_eq!((end, mock.time()), (MockEnd::Finished, 4 * MS));
-    // One message fits. Each further one waits for a read, at 1, 2 and 3 ms.
+    // One message fits into the pipe. Each further message waits for a read, at 1, 2 and 3 ms.
     assert_eq!(mock.task("w").exited_at, Some(3 * MS));
     assert!(mock.calls.contains(&"wake 0 sync=true".to_owned()));
 }

@@ -35,9 +35,9 @@ pub struct Tree {
     /// Controllers that this run switched on for the children of directories that it did not
     /// create.
     switched: Vec<(PathBuf, &'static str)>,
-    /// `cgroup.procs` of the base.
+    /// Descriptor of `cgroup.procs` of the base.
     pub procs: Option<OwnedFd>,
-    /// `cgroup.threads` of the base, then of each cgroup of the program.
+    /// Descriptors of `cgroup.threads`: of the base, then of each cgroup of the program.
     pub threads: Vec<OwnedFd>,
 }
 
@@ -91,7 +91,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives the controllers to the children of a directory and records those that were off before.
+    /// Gives the controllers to the children of a directory and records the controllers that were
+    /// off before.
     fn switch_on(&mut self, path: &Path, controllers: &[&'static str]) -> Result<(), SetupError> {
         let file = path.join("cgroup.subtree_control");
         let on = fs::read_to_string(file).unwrap_or_default();
@@ -133,7 +134,8 @@ impl Drop for Tree {
     }
 }
 
-/// Returns the cgroup2 mount point: the first one with the cpu controller, or else the first.
+/// Returns the cgroup2 mount point: the first mount with the cpu controller, or else the first
+/// mount.
 pub fn find_mount() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     let of_type = |line: &str| {

@@ -46,7 +46,7 @@ pub struct CommandReport {
 pub enum CommandStatus {
     Exited(i32),
     Signaled(i32),
-    /// The duration had passed; the command and its process group were killed.
+    /// The duration had passed, so the command and its process group were killed.
     TimedOut,
 }
 

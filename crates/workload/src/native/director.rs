@@ -57,7 +57,7 @@ pub fn main() -> i32 {
 
 fn run(plan: Plan) -> Result<NativeReport, SetupError> {
     let Ok(tables) = Tables::new(plan) else {
-        // Cannot happen: the caller has compiled the same program.
+        // This cannot happen, because the caller has compiled the same program.
         return Err(system("the plan", libc::EINVAL, ""));
     };
     let memory = tables.memory();
@@ -129,7 +129,7 @@ fn prepare(
 
 struct Director {
     env: &'static Env,
-    /// `cgroup.procs` of the program's root, or -1.
+    /// Descriptor of `cgroup.procs` of the program's root; -1 without cgroups.
     procs: i32,
     /// Whether every process has been collected.
     over: bool,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Errors that prevent a native run, and calls that the kernel refuses during one.
+//! Errors that prevent a native run, and calls that the kernel refuses during a run.
 //!
 //! Owns: the messages. Each names the thread, the op, the kernel's reason, and a remedy.
 

@@ -41,7 +41,8 @@ pub struct Plan {
     pub compute_noise_permille: u32,
     /// CPUs that the threads may use.
     pub cpus: Vec<u32>,
-    /// Whether `cpus` holds fewer CPUs than the threads inherit.
+    /// Whether the caller limits the run to `cpus`. If not, `cpus` holds the CPUs that the threads
+    /// inherit.
     pub restrict: bool,
     pub cgroups: Option<CgroupPlace>,
     pub calibration: Option<Calibration>,

@@ -66,7 +66,8 @@ pub enum NativeStop {
     AllExited,
     /// Every remaining thread waits for another one. Holds a description of each wait.
     Deadlock(Vec<String>),
-    /// A signal ended the director (SIGINT, SIGTERM, SIGHUP, SIGQUIT), or its parent ended.
+    /// A signal made the director end the run: SIGINT, SIGTERM, SIGHUP or SIGQUIT. The director
+    /// also gets SIGTERM when its parent ends.
     Interrupted(i32),
 }
 

@@ -27,7 +27,7 @@ pub struct Header {
     pub go: AtomicU32,
     /// Time of the start on CLOCK_MONOTONIC.
     pub started: AtomicU64,
-    /// Futex word: number of threads that wait for `go` or have failed before it.
+    /// Futex word: number of threads that wait for `go`, or that failed before they could wait.
     pub ready: AtomicU32,
     /// Slot, plus one, of a thread that could not be set up.
     pub failed: AtomicU32,
@@ -106,7 +106,8 @@ pub struct Slot {
     pub totals: Totals,
     pub began: AtomicU64,
     pub ended: AtomicU64,
-    /// The kernel's counts before the start (written by the director) and at the end.
+    /// The kernel's counts for the thread: before the start (written by the director) and at the
+    /// end.
     pub before: Counts,
     pub after: Counts,
 }
@@ -206,7 +207,7 @@ pub struct Shared {
 #[repr(C)]
 pub struct Timer {
     pub guard: Guard,
-    /// End of the current period, plus one.
+    /// End of the current period, plus one; 0 if the timer was never used.
     pub next: AtomicU64,
 }
 

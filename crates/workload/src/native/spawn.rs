@@ -84,7 +84,7 @@ fn fill(
     slot.state.store(shared::NEW, Release);
 }
 
-/// Makes a detached pthread of this process that runs the slot.
+/// Makes a detached pthread of this process that runs the thread of the slot.
 pub fn make_thread(index: u32, forked: bool) -> Result<(), Errno> {
     // SAFETY: the initialisation overwrites the zeroes.
     let mut attr: libc::pthread_attr_t = unsafe { std::mem::zeroed() };
@@ -305,7 +305,7 @@ impl Thread {
 /// Returns a number as a C string.
 fn decimal(number: i32) -> [u8; 16] {
     let mut text = [0; 16];
-    // The number has at most 11 characters.
+    // The number has at most 11 characters, so the text has room for it.
     let _ = write!(&mut text[..15], "{number}");
     text
 }

@@ -51,7 +51,7 @@ pub struct Thread {
     loops: &'static [AtomicU64],
     own_timers: &'static [AtomicU64],
     pub pc: u32,
-    /// CLOCK_MONOTONIC of the start of the run.
+    /// Start of the run on CLOCK_MONOTONIC.
     started: Nanos,
     template: u32,
     buffer: Buffer,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Event keys: the prefixes, and the ops that each becomes.
+//! Event keys: their prefixes, and the ops that each event becomes.
 //!
 //! Owns: the twenty prefixes and their order. A key may continue after the prefix (`run0`,
 //! `timerA`).

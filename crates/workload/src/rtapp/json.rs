@@ -234,8 +234,8 @@ impl Reader<'_> {
                 let Some(code) = code else {
                     return Err(self.error("\\u and four hexadecimal digits"));
                 };
-                // Half of a surrogate pair is not a character. Names need none, so both halves
-                // become U+FFFD.
+                // Half of a surrogate pair is not a character. Names need no such pairs, so each
+                // half becomes U+FFFD.
                 out.push(char::from_u32(code).unwrap_or('\u{fffd}'));
                 self.at += 6;
                 return Ok(());

@@ -17,7 +17,7 @@ pub struct Source<'a> {
 /// Maximum number of notes that are kept.
 const MAX_NOTES: usize = 1000;
 
-/// The longest time in a file, in microseconds. It fits the program's own limit.
+/// The longest time in a file, in microseconds. It equals the limit of a program, `MAX_NANOS`.
 pub const MAX_MICROS: i64 = 1_000_000_000_000_000;
 
 impl Source<'_> {
@@ -31,8 +31,8 @@ impl Source<'_> {
     /// Adds a note about something that is accepted but not simulated.
     pub fn note(&mut self, pos: Pos, text: impl AsRef<str>) {
         match self.notes.len() {
-            // The number is bounded, because finding a place counts lines, which is slow in a file
-            // full of notes.
+            // The number of notes is bounded, because finding a place counts lines, which is slow
+            // in a file full of notes.
             MAX_NOTES => self.notes.push("further notes are left out".to_owned()),
             n if n > MAX_NOTES => {}
             _ => self.notes.push(format!("{}: {}", self.place(pos), text.as_ref())),

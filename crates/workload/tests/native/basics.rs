@@ -51,7 +51,8 @@ fn sleeps_and_delays_last() {
 }
 
 fn timers_keep_their_periods() {
-    // Ten periods from time zero. An absolute timer catches up if a period is missed.
+    // The thread goes through ten periods from time zero. An absolute timer catches up if a period
+    // is missed.
     let report = run_clean(
         "[[thread]]\nname = 'a'\nops = [{ phase = { name = 'p', times = 10, ops = [\
          { timer = { name = 't', period = '5ms', mode = 'absolute', unique = true } }] } }]",
@@ -178,7 +179,7 @@ fn noise_comes_from_the_seed() {
     config.perturb.start_offset_max = 40_000_000;
     config.perturb.compute_noise_permille = 100;
     let ended = |seed| task(&run_with(text, NativeConfig { seed, ..config.clone() }), "a").ended_ns;
-    // The first draw of the stream sets the offset, which is a lower bound of the end. Of five
-    // seeds one must be above 8 ms.
+    // The first draw of the stream sets the offset, which is a lower bound of the end. With at
+    // least one of five seeds, the end must be after 8 ms.
     assert!((0..5).any(|seed| ended(seed) > 8_000_000));
 }

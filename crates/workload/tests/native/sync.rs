@@ -188,7 +188,8 @@ fn exec_keeps_the_place() {
 }
 
 fn more_forks_than_rows() {
-    // 17,000 forks one after another, in threads of one process: the first slots are reused.
+    // The program makes 17,000 forks one after another, in threads of one process, so that the run
+    // reuses the first slots.
     let report = run_clean(
         "[[thread]]\nname = 'p'\nprocess = 'x'\nops = [{ loop = { times = 17000, ops = [{ fork = 'c' }, 'join'] } }]\n\
          [[thread]]\nname = 'c'\ninstances = 0\nprocess = 'x'\nops = [{ count = 1 }]",
