@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Balancing of one domain of one CPU: finds the busiest group and its busiest CPU, and pulls
-//! tasks.
+//! Load balancing within one domain, for one CPU: the CPU finds the busiest group of the domain and
+//! that group's busiest CPU, and pulls tasks from there.
 //!
-//! Owns: the decision; `migrate.rs` moves the tasks. A moved task is on its new queue when the call
-//! returns.
-//! Does not: update the kernel's records. The kernel does so for each `Move`, and reschedules
-//! (`take_resched`).
+//! Owns: the decision. `migrate.rs` moves the tasks. A moved task is on its new queue when a
+//! balancing call returns.
+//! Does not: update the kernel's records. The kernel updates them for each `Move`, and reschedules
+//! the CPUs for which `take_resched` asks it to.
 //! Models: `sched_balance_rq()`, `sched_balance_find_src_group()`, `calculate_imbalance()`,
 //! `sched_balance_find_src_rq()`, `need_active_balance()`, fair.c v7.3.
 //! Differs: no misfit, packing, cache-aware or NUMA-preference balancing.
@@ -28,12 +28,12 @@ pub struct Move {
     pub task: TaskId,
     pub from: CpuId,
     pub to: CpuId,
-    /// The task sleeps, and moved only because it still competes (delayed dequeue).
+    /// The task sleeps. Balancing moved the task because it is still queued (delayed dequeue).
     pub delayed: bool,
 }
 
-/// Request to push a running task away: stop the task on `from`, then call
-/// `Fair::active_balance(from)`.
+/// Request to push a running task away from a CPU. The caller stops the task on `from`, and then
+/// calls `Fair::active_balance(from)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActiveBalance {
     pub from: CpuId,
@@ -57,7 +57,7 @@ pub(super) enum IdleType {
     NewlyIdle,
 }
 
-/// Quantity to be moved, which is the unit of `imbalance`.
+/// Quantity that balancing moves, and the unit of `imbalance`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ImbalanceKind {
     Load,
@@ -158,8 +158,8 @@ impl Fair {
         }
     }
 
-    /// Pulls from the busiest CPU. If some tasks may go only to another CPU of the group, pulls for
-    /// that one too.
+    /// Pulls tasks from the busiest CPU to `lb.dst`. If some tasks may not run there, but may run
+    /// on another CPU of its group, pulls tasks to that CPU too.
     fn pull(&mut self, env: &dyn Env, lb: &mut Attempt, out: &mut Balanced) -> u32 {
         let mut moved = 0;
         let nr_running = self.rq_nr_running(env, lb.src);
@@ -184,8 +184,8 @@ impl Fair {
         moved
     }
 
-    /// Updates the domain's record after a pull, and requests an active balance if nothing else
-    /// helps.
+    /// Updates the domain's record after a pull. If pulls have failed too often, requests a push of
+    /// the running task (an active balance).
     fn settle(&mut self, env: &dyn Env, lb: &mut Attempt, moved: u32, out: &mut Balanced) {
         let shape = self.domains.shape(lb.this_cpu, lb.level);
         let (weight, nice_tries) = (shape.span_weight, shape.cache_nice_tries);
@@ -206,8 +206,8 @@ impl Fair {
         self.domains.of_cpu[lb.this_cpu.idx()][lb.level].balance_interval = weight;
     }
 
-    /// Requests a push of the running task of the busiest CPU. Returns false if it may not run
-    /// here.
+    /// Requests a push of the running task of the busiest CPU. Returns false if that task may not
+    /// run on this CPU.
     fn request_active(&mut self, env: &dyn Env, lb: &mut Attempt, out: &mut Balanced) -> bool {
         let Some(curr) = env.curr_task(lb.src) else {
             return true;
@@ -223,8 +223,8 @@ impl Fair {
         true
     }
 
-    /// Records that nothing is to be done, or nothing can be done. `unpin`: pinned tasks are no
-    /// longer the reason for an imbalance one level up.
+    /// Records that the domain is balanced, or that no task can be moved. With `unpin`, and if not
+    /// all tasks are pinned, also clears the `imbalance` mark of this CPU's group one level up.
     fn balanced(&mut self, lb: &Attempt, unpin: bool) {
         if unpin && !lb.all_pinned {
             self.set_parent_imbalance(lb, false);
@@ -254,8 +254,9 @@ impl Fair {
         self.domains.groups[own as usize].imbalance = imbalance;
     }
 
-    /// Only one CPU of a group balances: the first idle one (on an idle core, if there is one),
-    /// else the first one.
+    /// Whether `lb.dst` is the CPU that balances for its group. A newly idle CPU balances if it
+    /// still has no task. Otherwise the group's first idle CPU on an idle core balances, else its
+    /// first idle CPU, else its first CPU.
     fn should_balance(&self, env: &dyn Env, lb: &Attempt) -> bool {
         if !cpumask::test(&lb.cpus, lb.dst) {
             return false;
@@ -308,8 +309,8 @@ impl Fair {
         Survey { local, busiest, load, capacity }
     }
 
-    /// Sets the number of CPUs that a wake-up scans in the LLC for an idle one: the higher the
-    /// utilisation, the fewer.
+    /// Sets the number of CPUs that a wake-up scans in the LLC for an idle CPU: the higher the
+    /// LLC's utilisation, the fewer CPUs.
     fn update_idle_scan(&mut self, lb: &Attempt, util: u64) {
         let shape = self.domains.shape(lb.this_cpu, lb.level);
         let (Some(shared), weight, pct) =
@@ -360,8 +361,8 @@ impl Fair {
         }
     }
 
-    /// Returns the group to pull from, and sets the kind and the amount in `lb`; None if the domain
-    /// is balanced.
+    /// Returns the group to pull from, or None if the domain is balanced. Sets the kind and the
+    /// amount of the imbalance in `lb`.
     fn find_src_group(&mut self, env: &dyn Env, lb: &mut Attempt) -> Option<usize> {
         let mut survey = self.survey(env, lb);
         let (group, busiest) = survey.busiest?;
@@ -420,7 +421,7 @@ impl Fair {
     }
 
     /// Number of tasks by which the busiest group exceeds the local group, scaled by the groups'
-    /// numbers of cores. 0 if this CPU is not idle.
+    /// numbers of cores. 0 if the balancing CPU is busy.
     fn sibling_imbalance(
         &self,
         idle: bool,
@@ -507,7 +508,7 @@ impl Fair {
                 ImbalanceKind::Load => {
                     let load = self.load(cpu);
                     let one_too_heavy = nr == 1 && load as i64 > lb.imbalance;
-                    // Compares load per capacity, without a division.
+                    // The products compare load per capacity without a division.
                     if !one_too_heavy && load * top_capacity > top * capacity {
                         (top, top_capacity, busiest) = (load, capacity, Some(cpu));
                     }
@@ -528,8 +529,8 @@ impl Fair {
         busiest.filter(|&cpu| env.curr_task(cpu).is_some() || self.nr_running(cpu) != 0)
     }
 
-    /// Number of CPUs that a wake-up scans in the LLC, as balancing last set it; for tests and
-    /// dumps.
+    /// Number of CPUs that a wake-up scans in the CPU's LLC, as balancing last set the number. For
+    /// tests and dumps.
     pub fn idle_scan_limit(&self, cpu: CpuId) -> Option<u32> {
         let shared = self.domains.llc_shape(cpu)?.shared?;
         Some(self.domains.shared[shared as usize].nr_idle_scan)

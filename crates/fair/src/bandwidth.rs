@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! CPU bandwidth: a group's quota per period, handed to its CPUs in slices, and throttling when it
-//! is used up.
+//! CPU bandwidth control. A group's queues take the group's quota of a period from a pool, in
+//! slices. A queue that finds the pool empty when its slice is used up is throttled.
 //!
-//! Owns: the global pool and its timers, the local runtimes, throttled queues and the tasks in
-//! their limbo.
+//! Owns: the pool of each group with its timers, the runtime of each queue, throttled queues, and
+//! the tasks in limbo (taken off a queue until the queue is unthrottled).
 //! Does not: arm timers. The kernel takes them from `take_timers` and calls `bandwidth_timer` when
 //! one expires.
 //! Models: `account_cfs_rq_runtime()`, `throttle_cfs_rq()`, `unthrottle_cfs_rq()`,
 //! `do_sched_cfs_period_timer()`, `distribute_cfs_runtime()`, the slack timer, fair.c v7.3
 //! (task-based throttling).
-//! Differs: a remote CPU is unthrottled at once, not by an IPI.
+//! Differs: the class unthrottles the queue of a remote CPU at once, without an IPI.
 //!
 //! ```text
 //!   queue:  runs --(runtime used up, pool empty)--> throttled --(pool refilled, debt paid)--> runs
@@ -22,7 +22,7 @@ use super::{DequeueFlags, EnqueueFlags, Fair};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use std::ops::Bound;
 
-/// A timer of a group's bandwidth.
+/// Kind of a group's bandwidth timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimerKind {
     /// Refills the pool.
@@ -31,8 +31,8 @@ pub enum TimerKind {
     Slack,
 }
 
-/// A timer to arm. A timer that was armed for another time before may still fire; it is then
-/// ignored.
+/// A timer for the kernel to arm. A timer that the kernel armed earlier for another time may still
+/// fire; `bandwidth_timer` then ignores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timer {
     pub group: CgroupId,
@@ -52,20 +52,22 @@ impl Fair {
         std::mem::take(&mut self.throttles)
     }
 
-    /// Whether `take_throttles` would return any. Cheap, for use after each call.
+    /// Whether `take_throttles` would return anything. The check is cheap, so that the caller can
+    /// make it after each call.
     #[inline]
     pub fn has_throttles(&self) -> bool {
         !self.throttles.is_empty()
     }
 
-    /// Whether `take_timers` would return any. Cheap, for use after each call.
+    /// Whether `take_timers` would return anything. The check is cheap, so that the caller can make
+    /// it after each call.
     #[inline]
     pub fn has_timers(&self) -> bool {
         !self.timers.is_empty()
     }
 
-    /// Handles a timer. Returns the CPUs that got tasks back; those among them that are idle should
-    /// reschedule (`take_resched`).
+    /// Handles a timer that fired. Returns the CPUs whose queues of the group were unthrottled. The
+    /// idle ones of these CPUs should reschedule (`take_resched`).
     pub fn bandwidth_timer(&mut self, group: CgroupId, kind: TimerKind, now: Nanos) -> Vec<CpuId> {
         let Some(bw) = self.group_mut(group).map(|g| &mut g.bw) else {
             return Vec::new();
@@ -77,7 +79,7 @@ impl Fair {
         }
     }
 
-    /// Whether a task is in limbo until its group has runtime again.
+    /// Whether the task is in limbo, where it waits until its group has runtime again.
     pub fn is_throttled(&self, task: TaskId) -> bool {
         self.task(task).throttled
     }
@@ -86,8 +88,8 @@ impl Fair {
         &mut self.group_mut(group).expect("a queue's group exists").bw
     }
 
-    /// Charges a queue. `curr`: its entity that runs or is about to. Returns true if the queue is
-    /// throttled.
+    /// Charges `delta` to the runtime of a queue. `curr` is the queue's entity that is about to
+    /// run, if there is one. Returns true if the queue is throttled.
     #[inline(always)]
     pub(super) fn account_runtime(
         &mut self,
@@ -108,8 +110,8 @@ impl Fair {
         row.throttled || self.throttle(rq, curr)
     }
 
-    /// Requests runtime from the pool, and throttles the queue if it gets none. Returns true if it
-    /// did.
+    /// Requests runtime from the pool, and throttles the queue if the pool has too little. Returns
+    /// true if the queue is throttled.
     fn throttle(&mut self, rq: CfsRqId, curr: Option<EntityId>) -> bool {
         let cpu = self.rqs[rq].cpu;
         let h_curr = self.rqs[rq].h_curr.some().filter(|&e| self.ents[e].on_rq);
@@ -151,7 +153,8 @@ impl Fair {
         self.rqs[rq].runtime_remaining > 0
     }
 
-    /// Starts the period timer at the next boundary, if it is not running.
+    /// Starts the group's period timer for the next period boundary, unless the timer is already
+    /// running.
     pub(super) fn start_bandwidth(&mut self, group: CgroupId, now: Nanos) {
         let bw = self.bw(group);
         if bw.period_at.is_some() {
@@ -202,8 +205,8 @@ impl Fair {
         cpus
     }
 
-    /// Pays the debts of throttled queues from the pool, in the order of throttling. Returns true
-    /// if some stay throttled.
+    /// Pays the debts of throttled queues from the pool, in the order in which they were throttled.
+    /// Returns true if some queues stay throttled.
     fn distribute(&mut self, group: CgroupId, now: Nanos, cpus: &mut Vec<CpuId>) -> bool {
         let waiting = self.bw(group).throttled.clone();
         for rq in waiting {
@@ -252,7 +255,7 @@ impl Fair {
         }
     }
 
-    /// Calls `f` for the queues of a group and all below it on a CPU, parents first.
+    /// Calls `f` for a CPU's queues of a group and of all groups below it, parents first.
     fn walk_below(&mut self, group: CgroupId, cpu: CpuId, f: &mut impl FnMut(&mut Fair, CfsRqId)) {
         let rq = self.queue_of(Some(group), cpu);
         f(self, rq);
@@ -263,7 +266,8 @@ impl Fair {
         }
     }
 
-    /// Unthrottles the queues of a group and all below it on a CPU, children first.
+    /// Ends one throttling for a CPU's queues of a group and of all groups below it, children
+    /// first.
     fn walk_below_up(&mut self, group: CgroupId, cpu: CpuId) {
         let mut last = group;
         while let Some(child) = self.child_after(group, last) {
@@ -306,8 +310,8 @@ impl Fair {
             let e = self.task(task).ent;
             self.enqueue_task(cpu, e, EnqueueFlags::WAKEUP);
         }
-        // An enqueue may have throttled the queue again. Tasks that entered its limbo by that go to
-        // the end, and so leave it first.
+        // An enqueue may have throttled the queue again, and so put tasks into its limbo. These
+        // tasks go to the end of the list, so that they leave limbo first.
         limbo.append(&mut self.rqs[rq].limbo);
         self.rqs[rq].limbo = limbo;
         self.list_leaf(rq);
@@ -323,7 +327,7 @@ impl Fair {
         self.rqs[rq].limbo.push(task);
     }
 
-    /// Removes a task from limbo that moves elsewhere or goes to sleep.
+    /// Removes a task from limbo because it moves elsewhere or goes to sleep.
     pub(super) fn leave_limbo(&mut self, task: TaskId, flags: DequeueFlags) {
         let e = self.task(task).ent;
         let rq = self.ents[e].cfs_rq;
@@ -336,8 +340,8 @@ impl Fair {
         }
     }
 
-    /// Handles the enqueue of a task from limbo: if its new queue is throttled too, it stays there.
-    /// Returns whether it does.
+    /// Handles the enqueue of a task that is in limbo. If the task's new queue is throttled too,
+    /// the task goes into the limbo of that queue. Returns true in that case.
     pub(super) fn stays_in_limbo(&mut self, cpu: CpuId, task: TaskId) -> bool {
         if !self.task(task).throttled {
             return false;
@@ -360,8 +364,8 @@ impl Fair {
         }
     }
 
-    /// Checks the runtime for the first task of a queue. A queue that ran out of runtime while
-    /// empty is throttled now.
+    /// Checks the runtime of a queue that gets its first task. If the queue has none left and gets
+    /// none from the pool, it is throttled now.
     pub(super) fn check_enqueue_throttle(&mut self, rq: CfsRqId) {
         let row = &self.rqs[rq];
         if row.runtime_enabled && row.h_curr.is_nil() && !row.throttled {
@@ -369,7 +373,8 @@ impl Fair {
         }
     }
 
-    /// Returns the runtime of a queue whose last task left to the pool, except for a millisecond.
+    /// Gives the runtime of a queue that has become empty back to the pool, except for
+    /// `min_cfs_rq_runtime_ns`.
     pub(super) fn return_runtime(&mut self, rq: CfsRqId) {
         let row = &self.rqs[rq];
         if !row.runtime_enabled || row.nr_queued != 0 {
@@ -403,7 +408,7 @@ impl Fair {
     }
 }
 
-/// Adds the quota of a new period. Unused runtime is kept, up to the burst.
+/// Adds the quota of a new period to the pool. The pool keeps unused runtime, up to the burst.
 pub(super) fn refill(bw: &mut Bandwidth) {
     let Some(quota) = bw.quota else { return };
     bw.runtime += quota;

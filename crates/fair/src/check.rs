@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Invariants of a CPU's EEVDF state and accounts, recomputed from scratch, for checkers and tests.
+//! Comparison of a CPU's EEVDF state, task counts and loads with values that are recomputed from
+//! scratch, for checkers and tests.
 
 use super::Fair;
 use super::state::{CfsRqId, EntityId};
@@ -33,7 +34,8 @@ pub enum Violation {
 }
 
 impl Fair {
-    /// Checks a CPU. Takes time in proportion to its tasks.
+    /// Checks the state of a CPU. The check visits every entity, so its time grows with the number
+    /// of tasks.
     pub fn check(&mut self, cpu: CpuId) -> Result<(), Violation> {
         let mut waiting = Vec::new();
         tree::for_each(&self.ents, self.cpus[cpu].tree, &mut |e| waiting.push(e));
@@ -119,7 +121,7 @@ impl Fair {
         idle
     }
 
-    /// Checks that the load of each queue is the sum over the entities on it.
+    /// Checks that the load of each queue is the sum of the loads of the entities on it.
     fn check_loads(&self, cpu: CpuId) -> Result<(), Violation> {
         let mut found = vec![0; self.rqs.0.len()];
         for entity in self.ents.0.iter().filter(|e| e.on_rq) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The operations of the class, as the kernel's core calls them.
+//! The operations of the scheduling class, as the core of the kernel's scheduler calls them.
 //!
 //! Owns: the sequence of steps within an operation.
 //! Does not: decide placement (`select.rs`) or balance.
 //! Models: `enqueue_task`, `dequeue_task`, `pick_task`, `set_next_task`, `put_prev_task`,
 //! `task_tick`, `yield_task`, `wakeup_preempt` of `fair_sched_class`, v7.3.
-//! Differs: a task in a throttled group goes to limbo when it is picked, not at its next return to
-//! user mode.
+//! Differs: a task in a throttled group leaves its queue for limbo when it is picked, not at its
+//! next return to user mode.
 
 use super::load::LoadFlags;
 use super::queue::Leave;
@@ -18,13 +18,15 @@ use scxlab_machine::id::{CpuId, Nanos, TaskId};
 /// Kind of wake-up preemption.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Preempt {
-    /// The newcomer's slice is shorter, so that it may break into a protected slice.
+    /// The newcomer's slice is shorter than the running task's slice, so the newcomer may preempt
+    /// even while that slice is protected.
     Short,
     Pick,
 }
 
 impl Fair {
-    /// Puts a task on a CPU's queue. A delayed sleeper becomes runnable on its queue.
+    /// Puts a task on a CPU's queue. A sleeper that is still on this queue (delayed dequeue)
+    /// becomes runnable there.
     pub fn enqueue(&mut self, cpu: CpuId, task: TaskId, now: Nanos, flags: EnqueueFlags) {
         self.update_clock(cpu, now);
         let e = self.task(task).ent;
@@ -75,28 +77,30 @@ impl Fair {
         done
     }
 
-    /// Returns the CPU of a sleeping task that still competes (delayed dequeue). The task is woken
-    /// there.
+    /// Returns the CPU on which a sleeping task is still queued (delayed dequeue). The kernel wakes
+    /// the task on that CPU.
     pub fn delayed_on(&self, task: TaskId) -> Option<CpuId> {
         let row = self.task(task);
         let entity = &self.ents[row.ent];
         row.cpu.filter(|_| entity.on_rq && entity.sched_delayed)
     }
 
-    /// Ends a sleeper's delayed dequeue at once: it sleeps for good and may be woken anywhere.
+    /// Ends a sleeper's delayed dequeue at once: the task leaves its queue and may be woken on any
+    /// CPU.
     pub fn end_delay(&mut self, task: TaskId, now: Nanos) {
         if let Some(cpu) = self.delayed_on(task) {
             self.update_clock(cpu, now);
             let e = self.task(task).ent;
             self.finish_delayed(cpu, e);
         }
-        // A sleeper that was taken off for a moment is not put back.
+        // A delayed sleeper that the kernel took off its queue for a moment (`DEQUEUE_SAVE`) still
+        // has the flag. The sleeper is not put back, so the flag is cleared.
         let e = self.task(task).ent;
         self.ents[e].sched_delayed = false;
     }
 
-    /// Returns the task to run next, which may be the running one; None if there is none (try
-    /// `newidle_balance` then).
+    /// Returns the task to run next, which may be the running task, or None if the CPU has no task
+    /// to run. In that case the caller can try `newidle_balance`.
     pub fn pick_next(&mut self, cpu: CpuId, now: Nanos) -> Option<TaskId> {
         self.update_clock(cpu, now);
         self.cpus[cpu].resched = Resched::No;
@@ -128,8 +132,8 @@ impl Fair {
         }
     }
 
-    /// Returns the pick. A delayed sleeper that is picked has paid its lag and leaves; the result
-    /// is then None, and the caller picks again.
+    /// Returns the picked entity. A picked delayed sleeper has paid back its lag, and so leaves its
+    /// queue. The result is None in that case, and the caller picks again.
     fn pick_entity(&mut self, cpu: CpuId, protect: bool) -> Option<EntityId> {
         let e = self.pick_eevdf(cpu, protect).expect("some queued entity is always eligible");
         if self.ents[e].sched_delayed {
@@ -139,15 +143,16 @@ impl Fair {
         Some(e)
     }
 
-    /// Makes `task` the running task of `cpu`: it leaves the tree, and its time counts from now.
+    /// Makes `task` the running task of `cpu`: the task leaves the tree, and its run time counts
+    /// from `now`.
     pub fn set_next(&mut self, cpu: CpuId, task: TaskId, now: Nanos) {
         self.leave_idle(cpu, now);
         self.run_entity(cpu, self.task(task).ent, true);
         self.cpus[cpu].resched = Resched::No;
     }
 
-    /// Starts a task. `first`: it was picked; otherwise it runs on after a change of its
-    /// parameters.
+    /// Makes a task the running task. `first` is true after a pick. It is false if the task ran
+    /// before and only continues.
     pub(super) fn run_entity(&mut self, cpu: CpuId, task: EntityId, first: bool) {
         self.clear_buddy(cpu, task);
         let on_rq = self.ents[task].on_rq;
@@ -189,7 +194,7 @@ impl Fair {
         }
     }
 
-    /// Stops the running task. If it is still queued, it competes again.
+    /// Stops the running task. If the task is still queued, it goes back into the tree.
     pub fn put_prev(&mut self, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         if let Some(task) = self.cpus[cpu].curr.some() {
@@ -236,15 +241,16 @@ impl Fair {
             }
             self.reweight_eevdf(cpu, task, weight, true);
         }
-        // A lazy request that is still pending at the tick has waited long enough.
+        // A lazy request that was pending before the tick has waited long enough, so it becomes
+        // urgent.
         if lazy_before == Resched::Lazy {
             self.want_resched(cpu, Resched::Now);
         }
         self.take_resched(cpu)
     }
 
-    /// Returns the end of the running task's slice if nothing changes. `HRTICK` ends the slice at
-    /// that time and not at a tick.
+    /// Returns the time at which the running task's slice ends if nothing changes. `HRTICK` ends
+    /// the slice at that time and not at a tick.
     pub fn slice_end(&self, cpu: CpuId) -> Option<Nanos> {
         let curr = self.curr_queued(cpu).filter(|_| self.nr_running(cpu) > 1)?;
         let entity = &self.ents[curr];
@@ -270,8 +276,9 @@ impl Fair {
     /// Decides whether a task that has just been queued should preempt the running task of this
     /// class.
     ///
-    /// The clock stays that of the enqueue, because the kernel reads it once for both. With a later
-    /// clock the running task would have run past its due, and would lose to every newcomer.
+    /// The decision uses the clock of the enqueue, because the kernel reads the clock once for the
+    /// enqueue and the decision. With a later clock the running task would have run past its due,
+    /// and would lose to every newcomer.
     pub fn wakeup_preempt(&mut self, cpu: CpuId, woken: TaskId, flags: WakeFlags) -> Resched {
         let pse = self.task(woken).ent;
         if let Some(se) = self.cpus[cpu].curr.some()
@@ -312,7 +319,8 @@ impl Fair {
         self.keep_running(cpu, se);
     }
 
-    /// Returns the kind of preemption; None: the newcomer does not preempt, whatever its deadline.
+    /// Returns the kind of preemption, or None if the newcomer does not preempt, whatever its
+    /// deadline.
     fn preempt_kind(&self, se: EntityId, pse: EntityId, flags: WakeFlags) -> Option<Preempt> {
         let task = self.ents[pse].task.expect("a woken entity is a task");
         if self.task(task).policy != FairPolicy::Normal || self.ents[pse].sched_delayed {
@@ -342,7 +350,8 @@ impl Fair {
         true
     }
 
-    /// A sync wake-up with a buddy preempts once the running task has run for the migration cost.
+    /// Whether a sync wake-up preempts for the buddy `pse`: the buddy's deadline must be earlier,
+    /// and the running task must have run for at least the migration cost.
     fn preempt_sync(&self, cpu: CpuId, se: EntityId, pse: EntityId) -> bool {
         let ran = self.cpus[cpu].clock.saturating_sub(self.ents[se].exec_start);
         self.entity_before(pse, se) && ran >= self.params.migration_cost_ns
@@ -372,7 +381,7 @@ impl Fair {
         }
     }
 
-    /// Whether a picked task may run, because its groups have runtime.
+    /// Whether a picked task may run: all groups above the task must have runtime.
     fn may_run(&mut self, task: EntityId) -> bool {
         let mut at = task;
         while let Some(e) = at.some() {

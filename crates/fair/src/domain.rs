@@ -2,13 +2,14 @@
 //! Scheduling domains: the nested sets of CPUs over which tasks are placed and balanced, and their
 //! groups.
 //!
-//! Owns: the domains of each CPU, smallest first, with their groups and their balancing state.
-//! Does not: balance. Groups and spans are shared by all CPUs that see the same ones.
+//! Owns: the domains of each CPU, smallest first, with their groups and their balancing state. CPUs
+//! that see the same groups and spans share one copy of them.
+//! Does not: balance.
 //! Models: `build_sched_domains()`, `sd_init()`, `build_overlap_sched_groups()`,
 //! `adjust_numa_imbalance()`, `cpu_attach_domain()`, topology.c v7.3: levels SMT, MC (the LLC), PKG
 //! (the node), NUMA by distance.
-//! Differs: no CLS level, no asymmetric capacity or packing; a level that adds nothing is never
-//! built.
+//! Differs: no CLS level, no asymmetric capacity or packing; a level that would add no domain is
+//! never built.
 
 use super::params::Params;
 use scxlab_machine::cpumask::{self, CpuMask};
@@ -58,11 +59,11 @@ pub(super) struct Flags {
     /// Fork and exec place tasks across the domain.
     pub balance_fork: bool,
     pub wake_affine: bool,
-    /// Balancing spreads tasks over this domain's siblings before it fills one.
+    /// Balancing spreads tasks over this domain and its siblings before it fills one of them.
     pub prefer_sibling: bool,
 }
 
-/// Part of a domain that all its CPUs share.
+/// The part of a domain's data that all CPUs of the domain share.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub span: Arc<CpuMask>,
@@ -73,22 +74,23 @@ pub(super) struct Shape {
     pub imbalance_pct: u64,
     pub cache_nice_tries: u32,
     pub imb_numa_nr: u32,
-    /// Index into `Domains::shared`, for the LLC domain.
+    /// Index into `Domains::shared` of the LLC domain; None for other domains.
     pub shared: Option<u32>,
 }
 
-/// Part of a domain that is balanced against the other parts.
+/// A group of CPUs within a domain. Balancing compares the groups of a domain with each other.
 #[derive(Clone, Debug)]
 pub(super) struct SchedGroup {
     pub span: Arc<CpuMask>,
     pub weight: u32,
     pub cores: u32,
     pub capacity: u64,
-    /// Flags of the domain with this span one level down; all false for a single CPU.
+    /// Flags of the smaller domain that has this span; all false if there is none, as for a single
+    /// CPU.
     pub flags: Flags,
     /// CPUs that may balance for the group.
     pub balance_mask: Arc<CpuMask>,
-    /// Pinned tasks kept the level below from being balanced.
+    /// Pinned tasks kept the domain one level below from being balanced.
     pub imbalance: bool,
 }
 
@@ -107,7 +109,7 @@ pub(super) struct Domain {
     pub shape: u32,
     /// Position of the CPU's own group in the shape's list.
     pub own: u32,
-    /// In ms.
+    /// Time between two balances, ms.
     pub balance_interval: u32,
     pub last_balance: u64,
     pub nr_balance_failed: u32,
@@ -125,22 +127,23 @@ pub(super) struct Domains {
     pub shapes: Vec<Shape>,
     pub groups: Vec<SchedGroup>,
     pub shared: Vec<LlcShared>,
-    /// Indexed by CPU, smallest domain first.
+    /// The domains of each CPU, indexed by CPU, smallest domain first.
     pub of_cpu: Vec<Vec<Domain>>,
-    /// Indexed by CPU: its LLC and the number of on-line CPUs there, also where the LLC has no
-    /// domain.
+    /// `llc_of` holds the LLC of each CPU, and `llc_size` the number of on-line CPUs in that LLC.
+    /// Both are indexed by CPU, and valid even if the LLC has no domain.
     pub llc_of: Vec<u32>,
     pub llc_size: Vec<u32>,
-    /// Indexed by CPU: level of its LLC domain in `of_cpu`.
+    /// Level of each CPU's LLC domain in `of_cpu`, indexed by CPU.
     pub llc_level: Vec<Option<u32>>,
-    /// `cores`: the on-line CPUs, indexed by core. `core_of`: the core, indexed by CPU.
+    /// `cores` holds the on-line CPUs of each core, indexed by core. `core_of` holds the core of
+    /// each CPU, indexed by CPU.
     pub cores: Vec<CpuMask>,
     pub core_of: Vec<u32>,
     pub smt_present: bool,
 }
 
-/// A level under construction. All CPUs of a core, LLC or node (`unit`, indexed by CPU) see the
-/// same span.
+/// A domain level under construction. `unit` holds the core, LLC or node of each CPU, indexed by
+/// CPU. All CPUs of one unit see the same span.
 struct Level {
     spans: Vec<Arc<CpuMask>>,
     unit: Vec<u32>,
@@ -158,7 +161,7 @@ enum LevelKind {
     Smt,
     Llc,
     Node,
-    /// Nodes up to this distance.
+    /// A NUMA level, which spans the nodes up to this distance.
     Numa(u32),
 }
 
@@ -224,8 +227,8 @@ impl Domains {
 
     fn new_shared(&mut self, shape: u32) -> u32 {
         let weight = self.shapes[shape as usize].span_weight;
-        // As after the first balance of an idle machine: idle cores exist, and every CPU is worth a
-        // look.
+        // The values are those after the first balance of an idle machine: idle cores exist, and a
+        // wake-up may examine every CPU.
         self.shared.push(LlcShared {
             has_idle_cores: true,
             nr_idle_scan: weight,
@@ -329,7 +332,7 @@ impl Domains {
         let flags = below.find(|s| s.span == span).map(|s| s.flags).unwrap_or_default();
         let own_view = |i: CpuId| child_span(levels, at, i.idx(), levels[at].span(cpu)) == span;
         let is_numa = matches!(levels[at].kind, LevelKind::Numa(_));
-        // All CPUs of a node see the same spans.
+        // All CPUs of a node see the same spans, so the closure keeps the answer for the last node.
         let mut last = None;
         let balances = |i: &CpuId| {
             let node = topo.node[i.idx()];
@@ -395,7 +398,7 @@ impl Domains {
         Some(&mut self.shared[shared as usize])
     }
 
-    /// On-line CPUs of a CPU's core, itself included.
+    /// On-line CPUs of a CPU's core, including the CPU itself.
     pub fn siblings(&self, cpu: CpuId) -> &CpuMask {
         &self.cores[self.core_of[cpu.idx()] as usize]
     }
@@ -405,8 +408,9 @@ impl Domains {
     }
 }
 
-/// Span of a CPU one level below a domain. With overlapping NUMA domains it is that of the first
-/// level further down that does not reach out of the domain.
+/// Returns the child span of `cpu` within a domain of span `span`: that of the largest lower level
+/// that is smaller than `span` and lies within it. Overlapping NUMA levels may reach out of `span`,
+/// and are skipped. Without such a level, the child span is the CPU alone.
 fn child_span(levels: &[Level], at: usize, cpu: usize, span: &CpuMask) -> Arc<CpuMask> {
     levels[..at]
         .iter()

@@ -21,7 +21,8 @@ impl Fair {
         self.cpus[cpu].curr.some().filter(|&e| self.ents[e].on_rq)
     }
 
-    /// Vruntime relative to the CPU's reference point. It is small, whatever the absolute value.
+    /// Vruntime relative to the CPU's reference point. The difference is small, whatever the
+    /// absolute vruntime.
     #[inline]
     fn key(&self, cpu: CpuId, e: EntityId) -> i64 {
         vdiff(self.ents[e].vruntime, self.cpus[cpu].zero_vruntime)
@@ -93,8 +94,8 @@ impl Fair {
         row.zero_vruntime.wrapping_add_signed(delta + 1)
     }
 
-    /// Whether an entity with this vruntime has received no more than its due: v <= V, without a
-    /// division.
+    /// Whether an entity with this vruntime has received no more than its due (v <= V). The test
+    /// needs no division.
     #[inline]
     pub(super) fn vruntime_eligible(&self, cpu: CpuId, vruntime: u64) -> bool {
         let (sum, weight) = self.totals(cpu);
@@ -119,7 +120,8 @@ impl Fair {
         waiting.into_iter().chain(curr).max().unwrap_or(0)
     }
 
-    /// Bound on the lag, in either direction, of an entity of this CPU, in its virtual time.
+    /// Bound on the lag of an entity of this CPU, in either direction, in the entity's virtual
+    /// time.
     pub(super) fn lag_limit(&self, cpu: CpuId, e: EntityId) -> i64 {
         delta_fair(self.max_slice(cpu) + self.params.tick_ns, self.ents[e].h_load) as i64
     }
@@ -129,8 +131,8 @@ impl Fair {
         vdiff(avg_vruntime, self.ents[e].vruntime).clamp(-limit, limit)
     }
 
-    /// Stores the lag with which an entity leaves. Returns true if that differs from the lag of its
-    /// vruntime.
+    /// Stores the lag with which an entity leaves the queue. Returns true if the stored lag differs
+    /// from the lag that the entity's vruntime gives.
     pub(super) fn update_entity_lag(&mut self, cpu: CpuId, e: EntityId) -> bool {
         let avg = self.avg_vruntime(cpu);
         let mut vlag = self.clamped_lag(cpu, e, avg);
@@ -160,8 +162,8 @@ impl Fair {
             0
         };
         self.ents[e].vruntime = vruntime.wrapping_sub(lag as u64);
-        // A heavy newcomer moves V further than keys may be from the reference point, so that point
-        // moves along.
+        // A heavy newcomer moves V far away from the reference point. The reference point moves
+        // along, so that keys stay small.
         if lag != 0 && self.ents[e].h_load > self.totals(cpu).1.max(1) {
             self.move_zero(cpu, -lag);
         }
@@ -191,7 +193,8 @@ impl Fair {
         entity.deadline = entity.vruntime.wrapping_add(vslice);
     }
 
-    /// Gives an entity a new deadline if its request is served. Returns true if it was.
+    /// Gives an entity a new deadline, and returns true, if its request is served (its vruntime has
+    /// reached its deadline).
     pub(super) fn update_deadline(&mut self, cpu: CpuId, e: EntityId) -> bool {
         let base_slice = self.base_slice;
         let entity = &mut self.ents[e];
@@ -206,8 +209,8 @@ impl Fair {
         true
     }
 
-    /// Changes the weight on the CPU. The lag and the distance to the deadline keep their size in
-    /// real time.
+    /// Changes an entity's weight on its CPU. The lag and the distance to the deadline keep their
+    /// size in real time.
     pub(super) fn reweight_eevdf(&mut self, cpu: CpuId, e: EntityId, weight: u64, on_rq: bool) {
         if self.ents[e].h_load == weight {
             return;
@@ -256,8 +259,8 @@ impl Fair {
         }
     }
 
-    /// Sets the protection of the task that starts to run from its equals: its slice, or less if a
-    /// task with a shorter one waits.
+    /// Sets how long a task that starts to run is protected from preemption by its equals: for its
+    /// slice, or for less if a task with a shorter slice waits.
     pub(super) fn set_protect_slice(&mut self, cpu: CpuId, e: EntityId) {
         let features = self.params.features;
         let entity = &self.ents[e];
@@ -278,7 +281,8 @@ impl Fair {
         self.ents[e].vprot = vprot;
     }
 
-    /// Shortens the protection of the running task for a newcomer with a shorter slice.
+    /// Shortens the protection of the running task after an enqueue, if the newcomer has a shorter
+    /// slice.
     pub(super) fn update_protect_slice(&mut self, cpu: CpuId, e: EntityId) {
         let slice = self.min_slice(cpu);
         let vruntime = vmin(self.ents[e].vruntime, self.avg_vruntime(cpu));
@@ -298,7 +302,7 @@ impl Fair {
         }
     }
 
-    /// Returns the eligible entity with the earliest deadline. `protect` lets the running one
+    /// Returns the eligible entity with the earliest deadline. `protect` lets the running task
     /// finish its protected slice.
     pub(super) fn pick_eevdf(&self, cpu: CpuId, protect: bool) -> Option<EntityId> {
         let row = &self.cpus[cpu];

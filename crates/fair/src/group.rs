@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Cgroups: their tree, weight, idleness and quota.
 //!
-//! Owns: creation and removal. A group's queue and entity on a CPU are created when something first
-//! needs them.
+//! Owns: the creation and removal of groups. The class creates a group's queue and entity on a CPU
+//! when something first needs them.
 //! Models: `sched_group_set_shares()`, `sched_group_set_idle()`, `tg_set_cfs_bandwidth()`, core.c
 //! and fair.c v7.3.
 
@@ -15,20 +15,20 @@ use super::weight::{
 };
 use scxlab_machine::id::{CgroupId, CpuId, Nanos};
 
-/// `cpu.max` and `cpu.max.burst`.
+/// The values of a group's `cpu.max` and `cpu.max.burst`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BandwidthSpec {
-    /// None: no limit. Otherwise at least 1 ms.
+    /// Run time per period, at least 1 ms. None means no limit.
     pub quota: Option<Nanos>,
-    /// 1 ms to 1 s.
+    /// Length of a period, 1 ms to 1 s.
     pub period: Nanos,
     pub burst: Nanos,
-    /// Offset of the period boundaries, ns. The kernel draws it below the period when it makes the
-    /// group (`init_cfs_bandwidth()`).
+    /// Offset of the period boundaries, ns. When the kernel makes the group, it draws an offset
+    /// below the period (`init_cfs_bandwidth()`).
     pub phase: Nanos,
 }
 
-/// `cpu.stat` of a group with a quota.
+/// The values in a group's `cpu.stat` that concern its quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BandwidthStat {
     pub nr_periods: u64,
@@ -83,8 +83,9 @@ impl Fair {
         }
     }
 
-    /// Sets `cpu.idle`: the group has the smallest weight, and any other task preempts its tasks.
-    /// Turning it off sets the default weight.
+    /// Sets `cpu.idle`: the group gets the smallest weight, and a CPU that runs only tasks of idle
+    /// groups or idle policy counts as idle for the placement of other tasks. Turning `cpu.idle`
+    /// off sets the default weight.
     pub fn set_group_idle(&mut self, id: CgroupId, idle: bool, now: Nanos) {
         let Some(group) = self.group_mut(id).filter(|g| g.idle != idle) else {
             return;
@@ -136,16 +137,16 @@ impl Fair {
         }
     }
 
-    /// Sets the number of CPUs of the group's cpuset, which bounds the concurrency by which its
-    /// weight is scaled.
+    /// Sets the number of CPUs of the group's cpuset; None means all on-line CPUs. The number
+    /// bounds the concurrency by which `CgroupMode` scales the group's weight.
     pub fn set_group_cpus(&mut self, id: CgroupId, nr_cpus: Option<u32>) {
         if let Some(group) = self.group_mut(id) {
             group.nr_cpus = nr_cpus;
         }
     }
 
-    /// Sets `cpu.max`. Throttled CPUs start afresh; the caller then checks `take_resched` of all
-    /// CPUs and `take_timers`.
+    /// Sets `cpu.max`, and unthrottles the group's queues. The caller must then check
+    /// `take_resched` of all CPUs, and `take_timers`.
     pub fn set_group_bandwidth(&mut self, id: CgroupId, spec: BandwidthSpec, now: Nanos) {
         let Some(group) = self.group_mut(id) else {
             return;
@@ -193,7 +194,8 @@ impl Fair {
         self.group(id).map(|g| g.rqs[cpu.idx()]).filter(|rq| !rq.is_nil())
     }
 
-    /// Returns a group's queue on a CPU, and creates it if necessary. None is the root.
+    /// Returns a group's queue on a CPU, and creates the queue if necessary. Group None is the
+    /// root.
     pub(super) fn queue_of(&mut self, group: Option<CgroupId>, cpu: CpuId) -> CfsRqId {
         let Some(id) = group else { return CfsRqId(cpu.0) };
         match self.existing_queue(id, cpu) {
@@ -239,7 +241,7 @@ impl Fair {
     }
 }
 
-/// Returns None for the root, which has no `Group`.
+/// Returns the id, or None for the root group, which has no `Group` record.
 pub(super) fn nested(id: CgroupId) -> Option<CgroupId> {
     (id.0 != 0).then_some(id)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Placement of a new task, or of one that calls execve: down the domains, each time into the
-//! idlest group.
+//! Placement of a new task, or of a task that calls execve. The search goes down the domains, from
+//! large to small, and enters the idlest group of each.
 //!
 //! Models: `sched_balance_find_dst_cpu()`, `sched_balance_find_dst_group()`,
 //! `update_pick_idlest()`, `sched_balance_find_dst_group_cpu()`, `adjust_numa_imbalance()`, fair.c
@@ -11,8 +11,8 @@ use super::{Env, Fair, WakeFlags};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, TaskId};
 
-/// Nodes that differ by no more than this many tasks are not balanced, so that a pair may stay
-/// together.
+/// Largest difference between two nodes, in tasks, that is not balanced, so that a pair of tasks
+/// may stay on one node.
 const NUMA_IMBALANCE_MIN: i64 = 2;
 
 impl Fair {
@@ -52,8 +52,8 @@ impl Fair {
         new_cpu
     }
 
-    /// Returns the largest domain of a CPU that is smaller than `weight` and across which forks are
-    /// placed.
+    /// Returns the level of a CPU's largest domain that has fewer than `weight` CPUs and over which
+    /// forks are placed.
     fn level_below(&self, cpu: CpuId, weight: u32) -> Option<usize> {
         (0..self.domains.of_cpu[cpu.idx()].len())
             .map(|level| (level, self.domains.shape(cpu, level)))
@@ -97,7 +97,7 @@ impl Fair {
         leave.then_some(group)
     }
 
-    /// Iterates over the groups of a CPU's domain, its own first.
+    /// Iterates over the groups of a CPU's domain, beginning with the group that contains the CPU.
     pub(super) fn groups_from_own(
         &self,
         cpu: CpuId,
@@ -158,8 +158,9 @@ impl Fair {
         }
     }
 
-    /// Returns the CPU of a group in the shallowest idle state, or the least loaded one if none is
-    /// idle. A CPU with only tasks of idle policy is taken at once.
+    /// Returns the CPU of a group that is in the shallowest idle state, or the least loaded CPU if
+    /// none is idle. The search ends at a CPU that has only tasks of idle policy, unless `task` has
+    /// idle policy too.
     fn idlest_cpu_of(&self, env: &dyn Env, group: usize, task: TaskId, this_cpu: CpuId) -> CpuId {
         let row = &self.domains.groups[group];
         if row.weight == 1 {
@@ -212,8 +213,8 @@ fn idler(best: &GroupStats, stats: &GroupStats) -> bool {
     }
 }
 
-/// Returns the imbalance between nodes that counts: a few tasks do not count while the destination
-/// is not busy.
+/// Returns the imbalance between two nodes on which the caller should act. It is 0 if the imbalance
+/// is only a few tasks and the destination is not busy, and `imbalance` otherwise.
 pub(super) fn adjust_numa_imbalance(imbalance: i64, dst_running: u32, imb_numa_nr: u32) -> i64 {
     if dst_running <= imb_numa_nr && imbalance <= NUMA_IMBALANCE_MIN { 0 } else { imbalance }
 }

@@ -22,7 +22,7 @@ pub(super) enum GroupType {
     HasSpare,
     /// The group is busy, and its tasks do not compete much.
     FullyBusy,
-    /// SMT siblings compete while a whole core is idle elsewhere.
+    /// The group's CPUs are SMT siblings with more than one task, and the balancing CPU is idle.
     SmtBalance,
     /// Pinned tasks kept the group from being balanced.
     Imbalanced,
@@ -48,8 +48,8 @@ pub(super) struct GroupStats {
 }
 
 impl Fair {
-    /// Statistics for balancing, over the CPUs of a group that are in `cpus`. `dst_idle`: the
-    /// balancing CPU is idle.
+    /// Statistics for balancing, over the CPUs of a group that are in `cpus`. `dst_idle` tells
+    /// whether the balancing CPU is idle.
     pub(super) fn balance_stats(
         &self,
         env: &dyn Env,
@@ -85,7 +85,8 @@ impl Fair {
         stats
     }
 
-    /// Statistics for fork and exec, as if `task` were on no CPU.
+    /// Statistics of a group for the placement of `task` at fork or exec, as if `task` were on no
+    /// CPU.
     pub(super) fn wakeup_stats(
         &mut self,
         env: &dyn Env,

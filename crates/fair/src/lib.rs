@@ -3,10 +3,10 @@
 //! tasks between CPUs.
 //!
 //! Owns: virtual time, load averages, group shares, bandwidth, placement and balancing of the tasks
-//! of this class; all state of it. Integer and deterministic.
-//! Does not: know the lives of tasks, events, costs or other classes. The kernel calls in with the
-//! CPU's `now` (`rq_clock_task`) and carries out the answers. The class reads the rest of the
-//! system through `Env`.
+//! of this class, with all their state. The computation uses integers only and is deterministic.
+//! Does not: know the lives of tasks, events, costs or other classes. The kernel calls the class
+//! with the CPU's `now` (`rq_clock_task`) and carries out what the class answers. The class reads
+//! the rest of the system through `Env`.
 //! Models: kernel/sched/fair.c and pelt.c, Linux 7.3 (all tasks of a CPU compete in one tree;
 //! groups only set weights).
 //! Departures: docs/internals/fidelity-eevdf.md.
@@ -17,8 +17,9 @@
 //!   [dequeue(prev, sleep)]  ->  pick_next  ->  [newidle_balance, pick_next]  ->  put_prev  ->  set_next
 //! ```
 //!
-//! `put_prev` and `set_next` are left out when the pick is the task that already runs. After any
-//! call that takes a CPU, `take_resched(cpu)` tells whether that CPU should make such a pass.
+//! The kernel leaves out `put_prev` and `set_next` when the pick is the task that already runs.
+//! After any call that takes a CPU, `take_resched(cpu)` tells whether that CPU should make a
+//! scheduling pass.
 
 #![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]
 
@@ -65,12 +66,12 @@ use state::{CfsRqId, Cpus, EntityId, Ents, FairCpu, FairTask, Group, Rqs};
 /// What the class must know about the rest of the system.
 pub trait Env {
     /// `p->cpus_ptr`: the CPUs on which the task may run, as words of bits. The class uses only
-    /// active CPUs of it.
+    /// those of these CPUs that are active.
     fn allowed(&self, task: TaskId) -> &[u64];
-    /// Whether the CPU runs its idle task and no task is on its way to it (`idle_rq()`). This
-    /// class's own queue need not be checked.
+    /// Whether the CPU runs its idle task and no task is on its way to it (`idle_rq()`). The
+    /// implementation need not check this class's own queue.
     fn cpu_idle(&self, cpu: CpuId) -> bool;
-    /// Returns the task that runs on a CPU, of any class; None: the idle task.
+    /// Returns the task of any class that runs on a CPU, or None if the idle task runs.
     fn curr_task(&self, cpu: CpuId) -> Option<TaskId>;
     /// Returns the number of queued tasks of other classes, running ones included (they count in
     /// `rq->nr_running`).
@@ -81,14 +82,15 @@ pub trait Env {
     fn per_cpu_kthread(&self, _task: TaskId) -> bool {
         false
     }
-    /// Returns the exit latency of the CPU's present idle state, ns; None: it is in no idle state.
+    /// Returns the exit latency of the CPU's present idle state, ns, or None if the CPU is in no
+    /// idle state.
     fn idle_exit_latency(&self, _cpu: CpuId) -> Option<u32> {
         None
     }
 }
 
-/// Kind of an enqueue. All false: a task that was taken off for a moment is put back
-/// (`ENQUEUE_RESTORE`).
+/// Kind of an enqueue. If all flags are false, the kernel puts back a task that it took off for a
+/// moment (`ENQUEUE_RESTORE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EnqueueFlags {
     /// The task slept.
@@ -106,7 +108,8 @@ impl EnqueueFlags {
     pub const INITIAL: EnqueueFlags = EnqueueFlags { initial: true, ..EnqueueFlags::RESTORE };
 }
 
-/// Kind of a dequeue. All false: the task is taken off for a moment (`DEQUEUE_SAVE`).
+/// Kind of a dequeue. If all flags are false, the kernel takes the task off for a moment
+/// (`DEQUEUE_SAVE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DequeueFlags {
     /// The task goes to sleep.
@@ -128,9 +131,9 @@ impl DequeueFlags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dequeued {
     Done,
-    /// The task sleeps, but still competes until its lag is paid back (DELAY_DEQUEUE). It counts in
-    /// `nr_running`, is never returned by a pick, and is woken on its CPU (`delayed_on`), without
-    /// `select_cpu`.
+    /// The task sleeps, but still competes until its lag is paid back (DELAY_DEQUEUE). The task
+    /// counts in `nr_running`, but no pick returns it. The kernel wakes it on the CPU where it is
+    /// queued (`delayed_on`), without `select_cpu`.
     Delayed,
 }
 
@@ -148,11 +151,11 @@ pub struct Fair {
     tasks: Vec<Option<FairTask>>,
     groups: Vec<Option<Group>>,
     domains: Domains,
-    /// CPUs whose queues are empty or hold only tasks of idle policy. No other CPU can be idle, so
-    /// that searches for an idle CPU skip the rest.
+    /// CPUs whose queues are empty or hold only tasks of idle policy or idle groups. Searches for
+    /// an idle CPU visit only these CPUs, because no other CPU can be idle.
     maybe_idle_cpus: Box<[u64]>,
-    /// Some CPU has more than one task (`rd->overloaded`), so that newidle balancing may find one
-    /// to pull.
+    /// Some CPU has more than one task (`rd->overloaded`), so that newidle balancing may find a
+    /// task to pull.
     overloaded: bool,
     nohz: nohz::Nohz,
     timers: Vec<Timer>,
@@ -187,7 +190,8 @@ impl Fair {
             params,
         };
         fair.base_slice = fair.params.scaled_base_slice(fair.nr_online);
-        // A CPU that is idle from the start on is balanced for by others.
+        // All CPUs are idle at the start. They enter the set of tickless CPUs, so that other CPUs
+        // balance for them.
         (0..nr_cpus as u32).for_each(|cpu| fair.nohz_enter(CpuId(cpu)));
         fair
     }
@@ -213,8 +217,7 @@ impl Fair {
         self.rqs[CfsRqId(cpu.0)].h_nr_queued
     }
 
-    /// Prefetches the count that `nr_running` reads, because the CPU will soon be asked for its
-    /// tasks.
+    /// Prefetches the count that `nr_running` reads, for a caller that will soon need the count.
     #[inline]
     pub fn prefetch_nr_running(&self, cpu: CpuId) {
         prefetch(&self.rqs[CfsRqId(cpu.0)].h_nr_queued);
@@ -246,7 +249,8 @@ impl Fair {
         self.ents[self.task(id).ent].avg.util_avg
     }
 
-    /// `rq->lost_idle_time`, ns.
+    /// Total lag of the CPU's PELT clock that was dropped because the CPU had no idle time, ns
+    /// (`rq->lost_idle_time`).
     #[inline]
     pub fn lost_idle_time(&self, cpu: CpuId) -> u64 {
         self.cpus[cpu].lost_idle_time

@@ -2,8 +2,8 @@
 //! Load averages of entities and queues: ageing, attaching, detaching, and propagation from groups
 //! to their parents.
 //!
-//! Owns: the times at which a `SchedAvg` is updated, and the sums of a queue, which follow those of
-//! its entities.
+//! Owns: the times at which a `SchedAvg` is updated, and the sums of a queue, which follow the sums
+//! of the queue's entities.
 //! Models: `update_load_avg()`, `attach_entity_load_avg()`, `propagate_entity_load_avg()`,
 //! `update_cfs_rq_load_avg()`, `util_est_update()`, `task_h_load()`, fair.c v7.3.
 //! Differs: no per-task NUMA or cache accounting; one global clock, so that a remote queue is never
@@ -15,7 +15,7 @@ use super::state::{CfsRqId, EntityId, Removed};
 use super::weight::scale_load_down;
 use scxlab_machine::id::{CpuId, Nanos};
 
-/// Actions of an update beside ageing.
+/// Actions of a load update besides ageing.
 #[derive(Clone, Copy, Default)]
 pub(super) struct LoadFlags {
     pub update_tg: bool,
@@ -38,12 +38,13 @@ impl LoadFlags {
 
 /// Top bit of `util_est`: the utilisation has not changed since the estimate was taken.
 const UTIL_AVG_UNCHANGED: u32 = 1 << 31;
-/// Smallest difference that is worth an update of the estimate: 1 % of capacity.
+/// Smallest difference that is worth an update of the utilisation estimate: 1 % of capacity.
 const UTIL_EST_MARGIN: u32 = 1024 / 100;
-/// The estimate moves by a quarter of the difference (shift).
+/// A falling utilisation estimate moves by a quarter of the difference. This is the shift for a
+/// quarter.
 const UTIL_EST_WEIGHT_SHIFT: u32 = 2;
 
-/// PELT clock at boot, ns. The averages take zero for "never updated", so no clock may show it.
+/// PELT clock at boot, ns. The averages take zero for "never updated", so no clock may show zero.
 const EPOCH: u64 = 1 << 30;
 
 impl Fair {
@@ -102,7 +103,8 @@ impl Fair {
         }
     }
 
-    /// Updates the number of runnable tasks below a group entity, which its averages count.
+    /// Updates the number of runnable tasks below a group entity, which the entity's averages
+    /// count.
     pub(super) fn se_update_runnable(&mut self, e: EntityId) {
         let my_q = self.ents[e].my_q;
         if !my_q.is_nil() {
@@ -130,8 +132,8 @@ impl Fair {
         }
     }
 
-    /// Ages a queue, and subtracts the load of sleepers that left for other CPUs. Returns true if
-    /// the averages changed.
+    /// Ages the averages of a queue, and subtracts the load of sleepers that left for other CPUs.
+    /// Returns true if the averages changed.
     pub(super) fn age_queue(&mut self, rq: CfsRqId) -> bool {
         let now = self.cfs_rq_clock_pelt(rq);
         let mut changed = false;
@@ -153,7 +155,7 @@ impl Fair {
         changed
     }
 
-    /// Brings an entity and its queue up to date.
+    /// Brings the averages of an entity and its queue up to date.
     pub(super) fn update_load_avg(&mut self, e: EntityId, flags: LoadFlags) {
         let rq = self.ents[e].cfs_rq;
         let now = self.cfs_rq_clock_pelt(rq);
@@ -197,8 +199,8 @@ impl Fair {
         let queue = self.rqs[rq].avg;
         let divider = queue.divider();
         let avg = &mut self.ents[e].avg;
-        // The entity's averages are kept and its sums recomputed, so that both follow the queue's
-        // periods.
+        // The entity keeps its averages. Its sums are recomputed from them, so that both follow the
+        // queue's PELT periods.
         avg.last_update_time = queue.last_update_time;
         avg.period_contrib = queue.period_contrib;
         avg.util_sum = avg.util_avg * divider;
@@ -229,8 +231,8 @@ impl Fair {
         row.prop_runnable_sum -= gone.load_sum as i64;
     }
 
-    /// Propagates changes in a group's queue, by tasks that came or went, to the group entity.
-    /// Returns true if there were any.
+    /// Propagates changes of a group's queue (from tasks that came or went) to the group's entity.
+    /// Returns true if there were changes.
     fn propagate(&mut self, e: EntityId) -> bool {
         let gq = self.ents[e].my_q;
         if gq.is_nil() || !self.rqs[gq].propagate {
@@ -287,7 +289,8 @@ impl Fair {
         let mut runnable_sum = if moved >= 0 {
             (avg.load_sum + moved as u64).min(divider)
         } else {
-            // The rest is estimated from the queue: its load as if one task made it.
+            // The remaining sum is estimated from the load of the group's queue, as if one task
+            // made this load.
             let gq_weight = scale_load_down(self.rqs[gq].load);
             let left = self.rqs[gq].avg.load_sum.checked_div(gq_weight).unwrap_or(0);
             avg.load_sum.min(left)
@@ -307,8 +310,8 @@ impl Fair {
         pelt::shift(&mut queue.load_avg, &mut queue.load_sum, delta, delta_sum);
     }
 
-    /// Removes the load of a sleeper that leaves its queue. The queue subtracts it at its next
-    /// update.
+    /// Records the load of a sleeper that leaves its queue. The queue subtracts the load at its
+    /// next update.
     pub(super) fn remove_load(&mut self, e: EntityId) {
         let rq = self.ents[e].cfs_rq;
         if rq.is_nil() {
@@ -323,7 +326,7 @@ impl Fair {
         removed.runnable_avg += avg.runnable_avg;
     }
 
-    /// Ages a sleeper to the last update of its queue.
+    /// Ages a sleeper's averages to the time of its queue's last update.
     pub(super) fn sync_load(&mut self, e: EntityId) {
         let rq = self.ents[e].cfs_rq;
         if !rq.is_nil() {
@@ -331,8 +334,8 @@ impl Fair {
         }
     }
 
-    /// Ages a sleeper that leaves an idle CPU to now, because it has decayed further than its queue
-    /// shows.
+    /// Ages the averages of a sleeper that leaves an idle CPU to the present time. The queue of an
+    /// idle CPU is rarely updated, so it shows less decay than the sleeper has.
     pub(super) fn age_to_now(&mut self, e: EntityId) {
         let rq = self.ents[e].cfs_rq;
         if rq.is_nil() || self.ents[e].avg.is_decayed() || self.rqs[rq].pelt_clock_throttled {
@@ -374,7 +377,7 @@ impl Fair {
         }
     }
 
-    /// Initialises the averages of a new task: at most half of the utilisation that its CPU has
+    /// Initialises the averages of a new task. Its utilisation is at most half of what its CPU has
     /// left.
     pub(super) fn init_task_avg(&mut self, cpu: CpuId, e: EntityId) {
         let queue = self.rqs[self.ents[e].cfs_rq].avg;
@@ -390,8 +393,8 @@ impl Fair {
         avg.runnable_avg = avg.util_avg;
     }
 
-    /// Updates the queues of a CPU whose sleepers' load decays, children first. Removes fully
-    /// decayed queues from `leaves`.
+    /// Ages the queues in a CPU's `leaves`, children first, so that the load of sleepers decays.
+    /// Removes fully decayed queues from `leaves`.
     pub(super) fn update_blocked(&mut self, cpu: CpuId) {
         let mut done = true;
         self.cpus[cpu].last_blocked_update = self.jiffies(self.cpus[cpu].clock);
@@ -453,7 +456,7 @@ impl Fair {
         }
     }
 
-    /// Propagates the load of a task that came or went without an enqueue to the groups above.
+    /// Propagates a change of load to the groups above a task that came or went without an enqueue.
     pub(super) fn propagate_up(&mut self, e: EntityId) {
         let rq = self.ents[e].cfs_rq;
         if !self.rqs[rq].pelt_clock_throttled {
@@ -491,8 +494,8 @@ impl Fair {
         self.propagate_up(e);
     }
 
-    /// Load of a queue on the scale of its CPU: the shares of all groups above are applied. Cached
-    /// for a jiffy.
+    /// Load of a queue on the scale of its CPU: the shares of all groups above are applied. The
+    /// value is cached for a jiffy.
     fn queue_h_load(&mut self, rq: CfsRqId) -> u64 {
         let jiffy = self.jiffies(self.cpus[self.rqs[rq].cpu].clock);
         if self.rqs[rq].h_load_at == jiffy {
@@ -531,8 +534,9 @@ fn subtract_removed(avg: &mut SchedAvg, gone: Removed) {
     pelt::shift(&mut avg.runnable_avg, &mut avg.runnable_sum, -runnable, -runnable * divider);
 }
 
-/// Next estimate: it rises at once, falls by a quarter of the difference, and does not change for
-/// noise or while the task is starved.
+/// Returns the next utilisation estimate. The estimate rises at once, and falls by a quarter of the
+/// difference. It does not change for a difference below the margin, or while the task is starved
+/// (its runnable average is well above its utilisation).
 fn smooth_util(ewma: u32, dequeued: u32, runnable_avg: u32) -> u32 {
     if ewma <= dequeued {
         return dequeued;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Migration of tasks between CPUs: which tasks may move, which are too cache hot, and the push of
-//! a running one.
+//! Migration of tasks between CPUs: which tasks may move, which tasks are too cache hot, and the
+//! push of a running task.
 //!
 //! Owns: the choice among a CPU's tasks, and their move from queue to queue.
 //! Does not: choose the CPUs (`balance.rs`).
 //! Models: `detach_tasks()`, `can_migrate_task()`, `task_hot()`, `active_load_balance_cpu_stop()`,
 //! fair.c v7.3.
-//! Differs: no break after 32 tasks, as no more are moved at a time.
+//! Differs: the move does not pause after 32 tasks, because it moves no more than that at a time.
 
 use super::balance::{Attempt, IdleType, ImbalanceKind, Move};
 use super::queue::Leave;
@@ -54,8 +54,8 @@ impl Fair {
         detached.len() as u32
     }
 
-    /// Whether moving the task brings the domain nearer to balance. If so, its amount is taken from
-    /// the imbalance.
+    /// Whether moving the task brings the domain nearer to balance. If so, subtracts the task's
+    /// amount (load, utilisation or 1) from the imbalance.
     fn take_from_imbalance(&mut self, lb: &mut Attempt, e: EntityId) -> bool {
         let failed = self.domains.of_cpu[lb.this_cpu.idx()][lb.level].nr_balance_failed;
         let amount = match lb.kind {
@@ -72,7 +72,7 @@ impl Fair {
                 return true;
             }
         };
-        // The more balances have failed, the larger the overshoot of a task may be.
+        // The more balances have failed, the further a task's amount may exceed the imbalance.
         if amount >> failed.min(63) > lb.imbalance as u64 {
             return false;
         }
@@ -105,7 +105,8 @@ impl Fair {
             return false;
         }
         lb.all_pinned = false;
-        // For a push the CPU has been stopped, so that no task of this class runs.
+        // For a push, the kernel has stopped the source CPU, so that no task of this class runs
+        // there.
         if !lb.active && (self.cpus[lb.src].curr == e || env.curr_task(lb.src) == Some(task)) {
             return false;
         }
@@ -113,8 +114,8 @@ impl Fair {
         lb.active || domain.nr_balance_failed > nice_tries || !self.task_hot(env, lb, e)
     }
 
-    /// Records that the task may not go to the destination, and another CPU of the group to which
-    /// it may.
+    /// Records that the task may not run on the destination CPU. If it may run on another CPU of
+    /// the destination's group, records that CPU.
     fn note_pinned(&self, env: &dyn Env, lb: &mut Attempt, task: TaskId) {
         lb.some_pinned = true;
         if lb.idle == IdleType::NewlyIdle || lb.dst_pinned || lb.active {
@@ -167,9 +168,9 @@ impl Fair {
         Move { task, from, to, delayed: self.ents[e].sched_delayed }
     }
 
-    /// Carries out a push that balancing requested, after the CPU has been stopped: moves one task
-    /// that may go, possibly the running one. If the running task moved, it counts as put;
-    /// otherwise it still runs as far as this class knows.
+    /// Carries out a push that balancing requested, after the caller has stopped the CPU. Moves one
+    /// task that may go, possibly the running task. If the running task moved, this class no longer
+    /// counts it as running; otherwise the class still does.
     pub fn active_balance(&mut self, env: &dyn Env, from: CpuId, now: Nanos) -> Option<Move> {
         let to = self.cpus[from].active_balance.take()?;
         self.update_clock(from, now);
@@ -215,8 +216,8 @@ impl Fair {
         None
     }
 
-    /// Returns the tasks that would have to leave a CPU that goes off line, delayed and throttled
-    /// ones included.
+    /// Returns the tasks that must leave a CPU that goes off line, including delayed and throttled
+    /// tasks.
     pub fn tasks_on(&self, cpu: CpuId) -> Vec<TaskId> {
         let queued = |rq: &CfsRqId| self.rqs[*rq].cpu == cpu && !self.rqs[*rq].limbo.is_empty();
         let limbo = (0..self.rqs.0.len() as u32).map(CfsRqId).filter(queued);

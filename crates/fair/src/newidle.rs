@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Times of balancing: when a CPU runs out of tasks, and periodically.
+//! The times at which a CPU balances: when it runs out of tasks (newidle), and periodically.
 //!
 //! Owns: intervals, the cost of newidle balancing and its rate of success, the average idle time.
 //! Models: `sched_balance_newidle()`, `sched_balance_domains()`, `update_newidle_cost()`,
@@ -10,7 +10,8 @@ use super::balance::{Balanced, IdleType};
 use super::{Env, Fair};
 use scxlab_machine::id::{CpuId, Nanos};
 
-/// Factor by which the balance interval of a busy CPU is longer (`busy_factor`).
+/// Factor by which the balance interval of a busy CPU is longer than that of an idle CPU
+/// (`busy_factor`).
 const BUSY_FACTOR: u64 = 16;
 
 /// Result of a newidle balance, and its cost for the CPU.
@@ -21,8 +22,8 @@ pub struct Newidle {
 }
 
 impl Fair {
-    /// Pulls a task to a CPU that has nothing to run, if that is likely to be worth the time it is
-    /// idle.
+    /// Pulls a task to a CPU that has nothing to run, if the CPU is likely to be idle for longer
+    /// than the search takes.
     pub fn newidle_balance(&mut self, env: &dyn Env, cpu: CpuId, now: Nanos) -> Newidle {
         let mut result = Newidle::default();
         self.update_clock(cpu, now);
@@ -73,8 +74,9 @@ impl Fair {
         row.next_balance = row.next_balance.min(next_balance);
     }
 
-    /// Decides at random whether to try a domain, as often as its newidle balancing succeeds. Some:
-    /// try, and count a success with this weight.
+    /// Decides at random whether to try a domain, with a probability that follows the success rate
+    /// of the domain's newidle balancing. `Some(weight)` means: try, and count a success with this
+    /// weight.
     fn newidle_dice(&mut self, cpu: CpuId, level: usize) -> Option<u32> {
         let ratio = self.domains.of_cpu[cpu.idx()][level].newidle_ratio;
         if !self.params.features.ni_random || ratio >= 1024 {
@@ -100,8 +102,8 @@ impl Fair {
         if domain.newidle_call < 1024 {
             return;
         }
-        // A domain that is rarely tried may be tried at any rate: every 2^22 ns (about 4 ms) since
-        // the last update counts as a success.
+        // A domain that is rarely tried shall still be tried now and then: every 2^22 ns (about 4
+        // ms) since the last update counts as a success.
         let rare = if rate { (now - domain.newidle_stamp) >> 22 } else { 0 };
         domain.newidle_stamp = now;
         domain.newidle_ratio = (rare + u64::from(domain.newidle_success)).min(1024) as u32;
@@ -109,7 +111,8 @@ impl Fair {
         domain.newidle_success /= 2;
     }
 
-    /// Keeps the largest cost, decayed by about 1 % per second. Returns true if it decayed.
+    /// Keeps the largest cost of a domain's newidle balances, which decays by about 1 % per second.
+    /// Returns true if the cost decayed.
     fn update_newidle_cost(&mut self, cpu: CpuId, level: usize, cost: Nanos, success: u32) -> bool {
         if cost != 0 {
             self.update_newidle_stats(cpu, level, success);
@@ -128,8 +131,8 @@ impl Fair {
         false
     }
 
-    /// Averages the length of the idle period that the CPU leaves. `set_next` does it for this
-    /// class; the kernel calls it when another class ends the idle period.
+    /// Adds the idle period that the CPU leaves to its average. `set_next` calls this for a task of
+    /// this class. The kernel calls it when a task of another class ends the idle period.
     pub fn leave_idle(&mut self, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         let row = &mut self.cpus[cpu];
@@ -148,13 +151,13 @@ impl Fair {
         !self.alone(cpu) && self.jiffies(now) >= self.cpus[cpu].next_balance
     }
 
-    /// Whether no domain contains the CPU (`on_null_domain()`): it is off line, or the only one on
-    /// line.
+    /// Whether no domain contains the CPU (`on_null_domain()`): the CPU is off line, or the only
+    /// CPU on line.
     pub(super) fn alone(&self, cpu: CpuId) -> bool {
         self.domains.of_cpu[cpu.idx()].is_empty()
     }
 
-    /// Does the periodic balance (the softirq).
+    /// Does the periodic balance, which the kernel runs in a softirq.
     pub fn balance(&mut self, env: &dyn Env, cpu: CpuId, now: Nanos) -> Balanced {
         let mut out = Balanced::default();
         self.update_clock(cpu, now);
@@ -210,7 +213,8 @@ impl Fair {
         let ms = if busy { ms * BUSY_FACTOR } else { ms };
         let mut jiffies = (ms * 1_000_000).div_ceil(self.params.tick_ns);
         if busy {
-            // Avoids the multiples of the smaller domains' intervals.
+            // One jiffy less keeps the interval off the multiples of the smaller domains'
+            // intervals.
             jiffies = jiffies.saturating_sub(1);
         }
         jiffies.clamp(1, (self.hz() * u64::from(self.nr_online) / 10).max(1))

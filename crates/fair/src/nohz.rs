@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Balancing for CPUs whose tick is stopped: a busy CPU kicks one idle CPU, which balances for all
-//! of them.
+//! CPUs without a tick.
 //!
-//! Owns: the set of tickless CPUs, and the times of the last balance for them. A CPU that has had
-//! nothing to do since the start, or since it came on line, is one of them.
+//! Owns: the set of tickless CPUs, and the time of the next balance for them. A CPU that has had
+//! nothing to do since the start, or since it came on line, belongs to the set.
 //! Models: `nohz_balancer_kick()`, `kick_ilb()`, `find_new_ilb()`, `_nohz_idle_balance()`, fair.c
 //! v7.3.
 //! Differs: a CPU that becomes idle does not update other CPUs' blocked load (`NOHZ_NEWILB_KICK`);
-//! the kicked CPU does. CPU hotplug rebuilds the domains, with all balancing state in them.
+//! the kicked CPU does. CPU hotplug rebuilds the domains, so that all balancing state in them
+//! starts afresh.
 
 use super::balance::{Balanced, IdleType};
 use super::domain::{Domains, FairTopo};
@@ -23,7 +24,7 @@ const NEXT: u8 = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Nohz {
     idle: CpuMask,
-    /// In jiffies.
+    /// Jiffy of the next balance.
     next_balance: u64,
     next_blocked: u64,
     has_blocked: bool,
@@ -43,7 +44,7 @@ impl Nohz {
 }
 
 impl Fair {
-    /// Adds a CPU that stops its tick because it is idle.
+    /// Adds a CPU to the set of tickless CPUs, because the CPU is idle and stops its tick.
     pub fn nohz_enter(&mut self, cpu: CpuId) {
         if !self.cpus[cpu].online {
             return;
@@ -71,8 +72,8 @@ impl Fair {
         }
     }
 
-    /// Called at the tick of a CPU. Returns the idle CPU to kick, which then calls `nohz_balance`.
-    /// The kernel decides when the kick arrives.
+    /// Returns the idle CPU that `cpu` should kick at its tick, if any. The kernel decides when the
+    /// kick arrives, and then calls `nohz_balance` for the kicked CPU.
     pub fn nohz_kick(&mut self, env: &dyn Env, cpu: CpuId, now: Nanos) -> Option<CpuId> {
         if self.idle(env, cpu) {
             return None;
@@ -172,9 +173,8 @@ impl Fair {
         self.cpus[cpu].has_blocked_load
     }
 
-    /// Takes a CPU off line: its throttled tasks are unthrottled, its load leaves the groups' sums,
-    /// and the domains are rebuilt without it. Afterwards the caller moves `tasks_on(cpu)`
-    /// elsewhere.
+    /// Takes a CPU off line: unthrottles its queues, removes its load from the groups' sums, and
+    /// rebuilds the domains without it. Afterwards the caller must move `tasks_on(cpu)` elsewhere.
     pub fn cpu_offline(&mut self, topo: &FairTopo, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         self.nohz_exit(cpu);
@@ -192,8 +192,8 @@ impl Fair {
             }
         }
         self.clear_tg_load_avg(cpu);
-        // A kick on its way finds the CPU off line. With its flags left set, the CPU would never be
-        // kicked again.
+        // A kick that is on its way will find the CPU off line. If the kick's flags stayed set, no
+        // CPU would ever kick this CPU again.
         self.cpus[cpu].nohz_kick = 0;
         self.rebuild(topo);
     }

@@ -10,9 +10,9 @@ use scxlab_machine::id::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunableScaling {
     None,
-    /// times `1 + ilog2(min(cpus, 8))`
+    /// The base slice is multiplied by `1 + ilog2(min(cpus, 8))`.
     Log,
-    /// times `min(cpus, 8)`
+    /// The base slice is multiplied by `min(cpus, 8)`.
     Linear,
 }
 
@@ -24,11 +24,12 @@ pub enum CgroupMode {
     Up,
     /// The group's weight, split over CPUs by load (the only way before 7.x).
     Smp,
-    /// `Smp`, times the smaller of runnable tasks and CPUs: weight per concurrent task.
+    /// The weight of `Smp`, times the number of runnable tasks or of CPUs, whichever is smaller:
+    /// weight per concurrent task.
     Concur,
-    /// `Smp`, times the number of CPUs, clipped at nice -20.
+    /// The weight of `Smp`, times the number of CPUs, but at most the weight of nice -20.
     Max,
-    /// `Smp`, times the number of runnable tasks.
+    /// The weight of `Smp`, times the number of runnable tasks.
     Tasks,
 }
 
@@ -101,11 +102,11 @@ pub struct Params {
     pub min_cfs_rq_runtime_ns: Nanos,
     /// `cfs_bandwidth_slack_period`: delay after which returned quota is handed out (fair.c).
     pub slack_period_ns: Nanos,
-    /// `min_bandwidth_expiration`: returned quota is not handed out so shortly before the refill
-    /// (fair.c).
+    /// `min_bandwidth_expiration`: returned quota is not handed out if the next refill is nearer
+    /// than this (fair.c).
     pub min_bandwidth_expiration_ns: Nanos,
-    /// `sysctl_sched_nr_migrate`: most tasks that one pass examines; also the break of a pass
-    /// (sched.h).
+    /// `sysctl_sched_nr_migrate`: largest number of tasks that one balancing pass examines. The
+    /// kernel uses the same number for `SCHED_NR_MIGRATE_BREAK` (sched.h).
     pub nr_migrate: u32,
     /// `cgroup_mode` (debug.c).
     pub cgroup_mode: CgroupMode,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Per-entity load tracking: how long an entity (or a queue) was runnable and running, decayed so
-//! that a contribution of 32 periods of 1024 us ago counts half.
+//! that a contribution counts half after 32 periods of 1024 us.
 //!
 //! Owns: the geometric series, in integers.
 //! Does not: know the relations of entities (see `load.rs`).
 //! Models: kernel/sched/pelt.c `___update_load_sum()`, `___update_load_avg()`, `accumulate_sum()`,
-//! v7.3. Exact.
+//! v7.3, with the same results.
 
 /// Number of periods after which a contribution has halved.
 pub const LOAD_AVG_PERIOD: u64 = 32;
@@ -13,7 +13,7 @@ pub const LOAD_AVG_PERIOD: u64 = 32;
 const Y_POW: [u64; 32] = y_powers();
 /// Sum of the series for an entity that has always run.
 pub const LOAD_AVG_MAX: u64 = load_avg_max();
-/// Value to which `LOAD_AVG_MAX` has decayed when a period begins.
+/// Upper bound of the sums at the beginning of a period.
 pub const MIN_DIVIDER: u64 = LOAD_AVG_MAX - 1024;
 const CAPACITY_SHIFT: u32 = 10;
 
@@ -29,8 +29,8 @@ pub struct SchedAvg {
     pub load_avg: u64,
     pub runnable_avg: u64,
     pub util_avg: u64,
-    /// Utilisation at the last dequeue, smoothed. The top bit marks it as unchanged since
-    /// (`UTIL_AVG_UNCHANGED`).
+    /// Utilisation at the last dequeue, smoothed. The top bit says that `util_avg` has not changed
+    /// since then (`UTIL_AVG_UNCHANGED`).
     pub util_est: u32,
 }
 
@@ -47,8 +47,8 @@ impl SchedAvg {
     }
 
     /// Ages the sums to `now` and adds the time since the last update. `load` is the weight,
-    /// `runnable` the number of runnable tasks, and `running` whether one ran. Returns true if a
-    /// period boundary was crossed, which makes the averages stale.
+    /// `runnable` the number of runnable tasks, and `running` tells whether a task ran. Returns
+    /// true if a period boundary was crossed, which makes the averages stale.
     #[inline]
     pub fn update_sum(&mut self, now: u64, load: u64, runnable: u64, running: bool) -> bool {
         let delta = now.wrapping_sub(self.last_update_time);
@@ -105,7 +105,7 @@ pub fn shift(avg: &mut u64, sum: &mut u64, delta_avg: i64, delta_sum: i64) {
     *sum = sum.saturating_add_signed(delta_sum).max(*avg * MIN_DIVIDER);
 }
 
-/// `val * y^n`.
+/// Decays `val` by `n` periods: `val * y^n`.
 pub fn decay(val: u64, n: u64) -> u64 {
     if n > LOAD_AVG_PERIOD * 63 {
         return 0;

@@ -91,7 +91,8 @@ impl Fair {
         task.is_some_and(|t| self.task(t).policy == FairPolicy::Idle)
     }
 
-    /// Puts a task on its CPU. Its entity's `cfs_rq` must be set.
+    /// Puts a task on the queues of its CPU. The caller must have set `cfs_rq` of the task's
+    /// entity.
     pub(super) fn enqueue_task(&mut self, cpu: CpuId, e: EntityId, flags: EnqueueFlags) {
         if !self.ents[e].sched_delayed {
             self.util_est_enqueue(cpu, e);
@@ -115,7 +116,7 @@ impl Fair {
     fn enqueue_hierarchy(&mut self, task: EntityId, flags: EnqueueFlags) -> u64 {
         let mut weight = NICE_0_LOAD;
         let mut h_nr_idle = u32::from(self.has_idle_policy(task));
-        // A delayed task that is only moved stays delayed.
+        // A delayed task that is only moved stays delayed, so it does not count as runnable.
         let h_nr_runnable = u32::from(flags.wakeup || !self.ents[task].sched_delayed);
         let mut flags = flags;
         let mut at = task;
@@ -227,14 +228,14 @@ impl Fair {
         }
     }
 
-    /// Ends a delayed dequeue: the task sleeps for good.
+    /// Ends a delayed dequeue: the sleeping task leaves its queue.
     pub(super) fn finish_delayed(&mut self, cpu: CpuId, e: EntityId) {
         self.dequeue_task(cpu, e, Leave { sleep: true, delayed: true, ..Leave::default() });
     }
 
     fn dequeue_hierarchy(&mut self, task: EntityId, leave: Leave) {
         let mut h_nr_idle = u32::from(self.has_idle_policy(task));
-        // A delayed task was taken out of the count when it fell asleep.
+        // A delayed task was taken out of the count of runnable tasks when it fell asleep.
         let h_nr_runnable = u32::from(!self.ents[task].sched_delayed);
         let mut leave = leave;
         let mut emptied = true;
@@ -286,7 +287,8 @@ impl Fair {
         }
     }
 
-    /// Makes a delayed task runnable again when it wakes. It keeps what is left of its debt.
+    /// Makes a delayed task runnable again when it wakes. The task keeps what is left of its
+    /// negative lag.
     pub(super) fn requeue_delayed(&mut self, cpu: CpuId, e: EntityId) {
         self.util_est_enqueue(cpu, e);
         self.update_curr_task(cpu);

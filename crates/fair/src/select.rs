@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Placement of a woken task: near its waker or near its cache, on an idle CPU of that LLC if there
-//! is one.
+//! Placement of a woken task: near its waker or near the CPU where it ran last, on an idle CPU of
+//! the chosen LLC if there is one.
 //!
 //! Owns: the wake-up fast path and its hints (wakee flips, recently used CPU, idle-core flag).
 //! Does not: fork and exec placement over domains (`idlest.rs`).
@@ -29,7 +29,7 @@ pub struct WakeFlags {
     pub exec: bool,
     /// The waker is about to sleep (`WF_SYNC`).
     pub sync: bool,
-    /// Use the waker's CPU if the task may run there (`WF_CURRENT_CPU`).
+    /// The task goes to the waker's CPU if it may run there (`WF_CURRENT_CPU`).
     pub current_cpu: bool,
 }
 
@@ -42,8 +42,8 @@ impl WakeFlags {
 
 impl Fair {
     /// Returns the CPU for a task that wakes, starts or calls execve. `this_cpu` is the waker's
-    /// CPU. The result may be `prev` even if the task may not run there any more; the caller has a
-    /// fallback for that.
+    /// CPU. The result may be `prev` even if the task may not run there any more. In that case the
+    /// caller must choose a CPU.
     pub fn select_cpu(
         &mut self,
         env: &dyn Env,
@@ -123,7 +123,7 @@ impl Fair {
     fn record_wakee(&mut self, env: &dyn Env, wakee: TaskId, cpu: CpuId) {
         let now = self.cpus[cpu].clock;
         let waker = self.waker(env, cpu);
-        // Halved about once a second of the waker's activity.
+        // The count of flips is halved about once a second while the waker is active.
         if now > waker.decay_at + 1_000_000_000 {
             waker.flips >>= 1;
             waker.decay_at = now;
@@ -143,7 +143,7 @@ impl Fair {
         slave >= factor && master >= slave.saturating_mul(factor)
     }
 
-    /// Chooses between the waker's CPU and the previous one.
+    /// Chooses between the waker's CPU and the task's previous CPU.
     fn wake_affine(
         &mut self,
         env: &dyn Env,
@@ -173,8 +173,9 @@ impl Fair {
         prev: CpuId,
         sync: bool,
     ) -> Option<CpuId> {
-        // An idle CPU of the waker means that an interrupt woke the task. The move is limited to a
-        // shared cache, because the CPU of the interrupt would otherwise decide the placement.
+        // If the waker's CPU is idle, an interrupt woke the task. The task then moves only to a CPU
+        // that shares its cache, because otherwise the CPU of the interrupt would decide the
+        // placement.
         if self.idle(env, this_cpu) && self.domains.share_cache(this_cpu, prev) {
             return Some(if self.idle(env, prev) { prev } else { this_cpu });
         }
@@ -211,7 +212,7 @@ impl Fair {
         let this_eff = (this_load + task_load) * this_pct * self.cpus[prev].capacity as i64;
         let prev_load = self.load(prev) as i64 - task_load;
         let prev_eff = prev_load * prev_pct * self.cpus[this_cpu].capacity as i64;
-        // A sync waker frees its CPU, so that a tie goes to that CPU.
+        // A sync waker frees its CPU, so a tie goes to the waker's CPU.
         this_eff < prev_eff + i64::from(sync)
     }
 
@@ -232,8 +233,8 @@ impl Fair {
         if prev != target && near && self.choose_idle(env, prev, e) {
             return prev;
         }
-        // A per-CPU kernel thread that completes work for its queuer is about to sleep: the task
-        // stays.
+        // The waker is a per-CPU kernel thread, which has completed work for the task and is about
+        // to sleep, so the task stays on this CPU.
         if env.curr_task(this_cpu).is_some_and(|t| env.per_cpu_kthread(t))
             && prev == this_cpu
             && self.rq_nr_running(env, this_cpu) <= 1
@@ -281,8 +282,9 @@ impl Fair {
         })
     }
 
-    /// Scans the LLC from the target on: for an idle core if there may be one, else for any idle
-    /// CPU. The latter scan covers the fewer CPUs, the higher the LLC's load is.
+    /// Scans the target's LLC, beginning after the target, for an idle core if there may be one,
+    /// else for any idle CPU. The higher the LLC's utilisation is, the fewer CPUs the scan for an
+    /// idle CPU covers.
     fn select_idle_cpu(
         &mut self,
         env: &dyn Env,
@@ -303,7 +305,7 @@ impl Fair {
         let mut cpus: Words = shape.span.iter().zip(allowed).map(|(a, b)| a & b).collect();
         let mut at = Wrap::new(target);
         if !has_idle_core {
-            // CPUs that are not free count as visited.
+            // The loop skips CPUs that cannot be idle, but counts them as scanned.
             let mut busy = 0;
             while let Some(cpu) = at.next_of(&cpus, &self.maybe_idle_cpus, &mut busy) {
                 left = left.saturating_sub(std::mem::take(&mut busy) + 1);
@@ -328,8 +330,8 @@ impl Fair {
         found
     }
 
-    /// Whether the whole core is idle. If not, removes the core from `cpus`, and notes an idle CPU
-    /// of it in `found`.
+    /// Whether the whole core is idle. If not, removes the CPUs of the core from `cpus`. Notes an
+    /// idle CPU of the core in `found` if nothing is noted there yet.
     fn core_idle(
         &self,
         env: &dyn Env,
@@ -384,7 +386,8 @@ impl Fair {
         cpumask::iter(self.domains.siblings(cpu)).all(|s| s == cpu || self.idle(env, s))
     }
 
-    /// Utilisation of a CPU, as if `without` were not there. `boost`: waiting tasks count, too.
+    /// Utilisation of a CPU, as if the task `without` were not there. With `boost`, waiting tasks
+    /// count too.
     pub(super) fn cpu_util(&self, cpu: CpuId, without: Option<TaskId>, boost: bool) -> u64 {
         let avg = &self.rqs[CfsRqId(cpu.0)].avg;
         let mut util = avg.util_avg;
@@ -409,8 +412,8 @@ impl Fair {
     }
 }
 
-/// Visits a CPU set once around, beginning after a CPU and ending with it. The set may shrink
-/// meanwhile.
+/// Iteration over a CPU set that begins after a given CPU, wraps around, and ends with that CPU.
+/// The set may shrink during the iteration.
 pub(super) struct Wrap {
     start: u32,
     next: u32,

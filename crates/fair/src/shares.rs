@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Conversion of a cgroup's weight to the weight of its entity on each CPU, and of that to the
-//! weights of its tasks.
+//! Conversion of a cgroup's weight to the weight of its entity on each CPU, and of the entity's
+//! weight to the weights of the group's tasks.
 //!
-//! Owns: the group's load over all CPUs, of which a CPU's share is a part.
+//! Owns: a group's load over all CPUs, which decides each CPU's share of the group's weight.
 //! Models: `calc_group_shares` (5 cgroup modes), `reweight_entity()`, `__calc_prop_weight()`,
 //! `update_tg_load_avg()`, fair.c v7.3.
 
@@ -12,7 +12,7 @@ use super::state::{CfsRqId, EntityId};
 use super::weight::{MIN_SHARES, NICE_0_LOAD, nice_weight, scale_load, scale_load_down};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos};
 
-/// Shortest time between two reports of a queue to its group: 1 ms.
+/// Shortest time between two reports of a queue's load to its group: 1 ms.
 const TG_UPDATE_INTERVAL: Nanos = 1_000_000;
 
 impl Fair {
@@ -43,12 +43,13 @@ impl Fair {
             CgroupMode::Tasks => (shares * tasks, shares * tasks),
         };
         let row = &self.rqs[gq];
-        // This CPU's load counts as it is now, that of the others as they last reported it.
+        // This CPU's load counts as it is now. The load of every other CPU counts as that CPU last
+        // reported it.
         let load = scale_load_down(row.load).max(row.avg.load_avg);
         let total = group.load_avg - row.tg_load_avg_contrib as i64 + load as i64;
         let part = if total > 0 { scaled * load / total as u64 } else { scaled * load };
-        // In this order, because the kernel's clamp applies the lower bound only while it is below
-        // the upper one.
+        // The upper bound wins over the lower bound, because the kernel's clamp applies the lower
+        // bound only while it is below the upper bound.
         part.max(MIN_SHARES).min(max)
     }
 
@@ -77,7 +78,8 @@ impl Fair {
         }
     }
 
-    /// Applies one level to a task's weight on its CPU: the entity's part of its queue.
+    /// Applies one level of groups to a task's weight on its CPU: multiplies the weight by the
+    /// entity's part of the load of its queue.
     pub(super) fn prop_weight(&self, e: EntityId, weight: u64) -> u64 {
         let entity = &self.ents[e];
         let whole = match entity.parent.is_nil() {
@@ -129,7 +131,7 @@ impl Fair {
         }
     }
 
-    /// Removes a CPU that goes off line from the loads of its groups.
+    /// Removes the load of a CPU that goes off line from the loads of all groups.
     pub(super) fn clear_tg_load_avg(&mut self, cpu: CpuId) {
         for at in 0..self.rqs.0.len() {
             let rq = CfsRqId(at as u32);

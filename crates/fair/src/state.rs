@@ -12,10 +12,10 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 
-/// Slot of an entity; `NIL`: none.
+/// Slot of an entity. `NIL` means no entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntityId(pub u32);
-/// Slot of a queue; `NIL`: none.
+/// Slot of a queue. `NIL` means no queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CfsRqId(pub u32);
 
@@ -72,13 +72,15 @@ indexed!(Cpus, CpuId, FairCpu, i => i.idx());
 /// A schedulable entity.
 #[derive(Clone, Debug)]
 pub(super) struct Entity {
-    /// The task, if the entity is one; None: it is the group whose queue is `my_q`.
+    /// The task that the entity stands for, or None if it stands for the group whose queue is
+    /// `my_q`.
     pub task: Option<TaskId>,
     pub my_q: CfsRqId,
-    /// Queue in which the entity is accounted, and the entity of that queue.
+    /// `cfs_rq` is the queue in which the entity is accounted. `parent` is the entity of that
+    /// queue's group.
     pub cfs_rq: CfsRqId,
     pub parent: EntityId,
-    /// Weight within its queue.
+    /// Weight of the entity within its queue.
     pub load: u64,
     /// Weight on the CPU: `load` times the shares of all groups above.
     pub h_load: u64,
@@ -87,7 +89,7 @@ pub(super) struct Entity {
     pub deadline: u64,
     /// Virtual lag (V - v), valid while the entity is not queued.
     pub vlag: i64,
-    /// Vruntime up to which the entity, while it runs, is not preempted by an equal one.
+    /// Vruntime up to which no equal entity preempts this entity while it runs.
     pub vprot: u64,
     pub slice: Nanos,
     pub on_rq: bool,
@@ -159,7 +161,7 @@ impl Entity {
 #[derive(Clone, Debug)]
 pub(super) struct CfsRq {
     pub cpu: CpuId,
-    /// None: the root group.
+    /// Group to which the queue belongs; None is the root group.
     pub group: Option<CgroupId>,
     /// The group's entity on this CPU; NIL for the root.
     pub ent: EntityId,
@@ -168,7 +170,8 @@ pub(super) struct CfsRq {
     /// Sum of `load` of the entities accounted here.
     pub load: u64,
     pub nr_queued: u32,
-    /// Tasks in this group and its descendants: queued (delayed ones included), runnable, and of
+    /// Numbers of tasks in this group and its descendants. `h_nr_queued` counts queued tasks
+    /// (delayed ones included), `h_nr_runnable` runnable tasks, and `h_nr_idle` queued tasks of
     /// idle policy or in idle groups.
     pub h_nr_queued: u32,
     pub h_nr_runnable: u32,
@@ -202,7 +205,7 @@ pub(super) struct CfsRq {
     pub limbo: Vec<TaskId>,
 }
 
-/// Averages of sleepers that left for another CPU. The next update subtracts them.
+/// Averages of sleepers that left for another CPU. The next update of their queue subtracts them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Removed {
     pub nr: u32,
@@ -290,9 +293,9 @@ pub(super) struct FairCpu {
 
 /// Whether, and how urgently, a CPU should call the scheduler.
 ///
-/// The class asks for `Lazy` at the end of a slice and on wake-up preemption. Under lazy preemption
-/// it takes effect at the CPU's next return to user mode (no IPI), and becomes `Now` at its next
-/// tick. Under full preemption the two are the same.
+/// The class asks for `Lazy` at the end of a slice and on wake-up preemption. Under lazy
+/// preemption, `Lazy` takes effect at the CPU's next return to user mode (no IPI), and becomes
+/// `Now` at the CPU's next tick. Under full preemption the two are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resched {
     #[default]
@@ -323,8 +326,8 @@ impl FairCpu {
             next: EntityId::NIL,
             sum_w_vruntime: 0,
             sum_weight: 0,
-            // Starts just below the wrap-around, so that arithmetic that is not modular fails
-            // early.
+            // Virtual time starts just below the wrap-around, so that arithmetic that is not
+            // modular fails early.
             zero_vruntime: (1u64 << 20).wrapping_neg(),
             seq: 0,
             resched: Resched::No,
@@ -346,13 +349,13 @@ impl FairCpu {
     }
 }
 
-/// State of a task beside its entity. The entity's slot is kept for the task's life.
+/// State of a task besides its entity. The task keeps the slot of its entity for life.
 #[derive(Clone, Debug)]
 pub(super) struct FairTask {
     pub ent: EntityId,
     pub policy: FairPolicy,
     pub group: Option<CgroupId>,
-    /// CPU on which its load is accounted; None before its first enqueue.
+    /// CPU on which the task's load is accounted; None before the first enqueue.
     pub cpu: Option<CpuId>,
     /// False while the task belongs to another class.
     pub attached: bool,
@@ -377,14 +380,14 @@ pub enum FairPolicy {
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub parent: Option<CgroupId>,
-    /// Children in the order of creation, which is that of their ids.
+    /// Children in the order of creation, which is the order of their ids.
     pub children: BTreeSet<CgroupId>,
     /// Weight, scaled by `scale_load`.
     pub shares: u64,
     pub idle: bool,
-    /// Queue slots, indexed by CPU; NIL until the group first has something there.
+    /// Slots of the group's queues, indexed by CPU; NIL until something first needs the queue.
     pub rqs: Vec<CfsRqId>,
-    /// Number of CPUs that its cpuset allows; None: all on-line ones.
+    /// Number of CPUs that the group's cpuset allows; None means all on-line CPUs.
     pub nr_cpus: Option<u32>,
     pub load_avg: i64,
     pub runnable_avg: i64,
@@ -394,7 +397,7 @@ pub(super) struct Group {
 /// `cpu.max` of a group: the global pool and its timers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bandwidth {
-    /// None: unlimited.
+    /// Run time per period; None means unlimited.
     pub quota: Option<Nanos>,
     pub period: Nanos,
     pub burst: Nanos,
@@ -402,7 +405,7 @@ pub(super) struct Bandwidth {
     pub runtime_snap: Nanos,
     /// Offset of the period boundaries, ns.
     pub phase: Nanos,
-    /// Expiry of the period timer; None: it is not armed.
+    /// Time at which the period timer expires; None if the timer is not armed.
     pub period_at: Option<Nanos>,
     pub slack_at: Option<Nanos>,
     pub idle: bool,

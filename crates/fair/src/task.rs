@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Tasks: creation and removal, and changes of weight, slice, group and class.
 //!
-//! Owns: the parameters of a task. A queued task is taken off its queue, changed, and put back, so
-//! that no order or sum is stale. Its lag and the distance to its deadline are preserved.
+//! Owns: the parameters of a task. To change a queued task, the class takes it off its queue,
+//! changes it, and puts it back, so that no order or sum is stale. The task keeps its lag and the
+//! distance to its deadline.
 //! Models: `sched_change` scopes, `reweight_task_fair()`, `__setparam_fair()`,
 //! `task_change_group_fair()`, `switched_from_fair()`, `switched_to_fair()`, v7.3.
 
@@ -18,9 +19,9 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 pub struct TaskParams {
     pub nice: i8,
     pub policy: FairPolicy,
-    /// `sched_attr.sched_runtime`; 0: the default slice.
+    /// Slice that the task requests (`sched_attr.sched_runtime`), ns; 0 means the default slice.
     pub slice_request: Nanos,
-    /// 0: the root.
+    /// Cgroup of the task; 0 is the root.
     pub group: CgroupId,
 }
 
@@ -40,13 +41,14 @@ pub struct TaskDump {
     pub vruntime: u64,
     pub deadline: u64,
     pub slice_ns: Nanos,
-    /// `weight`: within its group. `cpu_weight`: on its CPU with all shares applied. Both are
-    /// scaled by 1024.
+    /// `weight` is the task's weight within its group. `cpu_weight` is its weight on its CPU, with
+    /// the shares of all groups applied. Both are scaled by 1024.
     pub weight: u64,
     pub cpu_weight: u64,
-    /// Virtual lag: the present one if queued, else the one with which the task left.
+    /// Virtual lag: the present lag of a queued task, else the lag with which the task left its
+    /// queue.
     pub vlag: i64,
-    /// The lag in nanoseconds of its weight: w (V - v) / NICE_0_LOAD.
+    /// The lag as run time, ns: w (V - v) / NICE_0_LOAD, where w is `cpu_weight`.
     pub lag_ns: i64,
     pub sum_exec_runtime: Nanos,
     pub load_avg: u64,
@@ -54,7 +56,7 @@ pub struct TaskDump {
 }
 
 impl Fair {
-    /// Adds a new task, which is not queued. It inherits nothing from its parent here.
+    /// Adds a new task, which is not queued yet. The task inherits nothing from its parent here.
     pub fn task_new(&mut self, id: TaskId, params: TaskParams) {
         let weight = task_weight(params.policy, params.nice);
         let mut entity = Entity::new(Some(id), super::state::CfsRqId::NIL, weight, self.base_slice);
@@ -79,7 +81,8 @@ impl Fair {
         self.tasks[id.idx()] = Some(task);
     }
 
-    /// Removes a task. It has been dequeued (`DequeueFlags::EXIT`) and does not run.
+    /// Removes a task. The caller must have dequeued it (`DequeueFlags::EXIT`), and it must not
+    /// run.
     pub fn task_dead(&mut self, id: TaskId, now: Nanos) {
         self.end_delay(id, now);
         let e = self.task(id).ent;
@@ -127,7 +130,8 @@ impl Fair {
         self.wakeup_preempt(cpu, id, WakeFlags::default())
     }
 
-    /// Sets `sched_attr.sched_runtime`: 0.1 to 100 ms, 0 for the default.
+    /// Sets the slice that the task requests (`sched_attr.sched_runtime`), clamped to 0.1 to 100
+    /// ms. 0 means the default slice.
     pub fn set_slice_request(&mut self, id: TaskId, request: Nanos, now: Nanos) {
         let base = self.base_slice;
         self.change(id, now, |fair, e| set_slice(&mut fair.ents[e], request, base));
@@ -154,7 +158,8 @@ impl Fair {
         });
     }
 
-    /// Detaches a task that leaves for another class. It has been dequeued, and put if it ran.
+    /// Detaches a task that leaves for another class. The caller must have dequeued the task, and
+    /// have called `put_prev` if it ran.
     pub fn switched_from(&mut self, id: TaskId, now: Nanos) {
         self.end_delay(id, now);
         if let Some(cpu) = self.task(id).cpu {
@@ -166,8 +171,8 @@ impl Fair {
         }
     }
 
-    /// Attaches a task that comes (back) from another class, on this CPU. To be called before it is
-    /// enqueued.
+    /// Attaches a task that comes (back) from another class, on this CPU. The kernel calls this
+    /// before it enqueues the task.
     pub fn switched_to(&mut self, id: TaskId, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         let e = self.task(id).ent;
@@ -239,8 +244,8 @@ impl Fair {
         }
     }
 
-    /// Makes the queue of the task's group on a CPU the one in which its load counts, and removes
-    /// its load from the previous one.
+    /// Moves the accounting of a task's load to the queue of the task's group on `cpu`, and removes
+    /// the load from the queue where it counted before.
     pub(super) fn account_on(&mut self, id: TaskId, cpu: CpuId, now: Nanos) {
         let task = self.task(id);
         let (e, group, old) = (task.ent, task.group, task.cpu);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A small driver for the class alone: CPUs in fixed time steps, tasks that run and sleep.
+//! A small driver that tests the class without the kernel: CPUs advance in fixed time steps, and
+//! tasks run and sleep.
 
 mod balancing;
 mod bandwidth;
@@ -15,7 +16,7 @@ const MS: Nanos = 1_000_000;
 const SEC: Nanos = 1_000_000_000;
 const ROOT: CgroupId = CgroupId(0);
 
-/// Behaviour of a task, for ever.
+/// Behaviour of a task for its whole life.
 #[derive(Clone, Copy, Debug)]
 enum Life {
     Hog,

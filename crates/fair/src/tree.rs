@@ -7,7 +7,8 @@
 //! so that nothing is allocated.
 //! Does not: know weights or eligibility.
 //! Models: the augmented rbtree of fair.c (`min_vruntime_cb`).
-//! Differs: a treap; order and results are the same.
+//! Differs: the tree is a treap and not a red-black tree. Order and results are those of the
+//! kernel.
 
 use super::state::{EntityId, Ents};
 

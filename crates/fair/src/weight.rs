@@ -20,10 +20,10 @@ pub const CAPACITY_SCALE: u64 = 1024;
 
 /// Weight per nice level from -20 to 19: each step is a factor of about 1.25.
 const NICE_TO_WEIGHT: [u64; 40] = [
-    88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916, // -20
-    9548, 7620, 6100, 4904, 3906, 3121, 2501, 1991, 1586, 1277, // -10
-    1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, // 0
-    110, 87, 70, 56, 45, 36, 29, 23, 18, 15, // 10
+    88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916, // nice -20 to -11
+    9548, 7620, 6100, 4904, 3906, 3121, 2501, 1991, 1586, 1277, // nice -10 to -1
+    1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, // nice 0 to 9
+    110, 87, 70, 56, 45, 36, 29, 23, 18, 15, // nice 10 to 19
 ];
 
 /// Unscaled weight of a nice level. A level out of range is clamped.
@@ -31,7 +31,7 @@ pub fn nice_weight(nice: i8) -> u64 {
     NICE_TO_WEIGHT[(i32::from(nice).clamp(-20, 19) + 20) as usize]
 }
 
-/// `cpu.weight` (default 100) in unscaled load units (default 1024), rounded to nearest.
+/// Converts `cpu.weight` (default 100) to unscaled load units (default 1024), rounded to nearest.
 pub fn cgroup_weight(weight: u32) -> u64 {
     (u64::from(weight) * 1024 + 50) / 100
 }

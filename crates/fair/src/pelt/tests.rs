@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The series compared with its closed form, and its constants with those that the kernel
-//! generates.
+//! Tests that compare the PELT series with its closed form, and its constants with the constants
+//! that the kernel generates.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn constants_are_the_kernels() {
 #[test]
 fn a_half_life_halves() {
     for val in [1u64 << 10, 47742, 1 << 30, (1 << 40) + 12345] {
-        // y^0 is one unit of 2^-32 less than 1.
+        // In the table, y^0 is one unit of 2^-32 less than 1.
         let error = 1 + (val >> 32);
         assert!(decay(val, 32).abs_diff(val / 2) <= error, "{val}");
         assert!(decay(val, 320).abs_diff(val >> 10) <= error, "{val}");

@@ -65,7 +65,7 @@ fn affinity_is_respected() {
             assert!(cpumask::test(&pair, sim.actors[id.idx()].cpu));
         }
     }
-    // The tasks that may move went where there is room.
+    // The two tasks that may run anywhere went to the CPUs outside the pair.
     assert!(sim.fair.nr_running(CpuId(0)) >= 1 && sim.fair.nr_running(CpuId(3)) >= 1);
     sim.check();
 }
@@ -119,7 +119,8 @@ fn a_hot_task_is_left_alone() {
     assert!(hot.balanced.moves.is_empty(), "{hot:?}");
 }
 
-/// Runs with ticks on CPU 0 only: another CPU balances only if CPU 0 kicks it while idle.
+/// Runs the simulation with ticks on CPU 0 only. Another CPU balances only if CPU 0 kicks it while
+/// it is idle.
 fn run_with_one_tick(sim: &mut Sim, time: Nanos) {
     let end = sim.now + time;
     while sim.now < end {
@@ -150,8 +151,8 @@ fn hogs_on_cpu_0(sim: &mut Sim, hogs: u32) {
     }
 }
 
-/// Also on a machine whose nodes are too far apart for forks, so that no other CPU has ever run a
-/// task.
+/// The kicked CPU balances for CPUs that have never run a task. The test includes machines whose
+/// nodes are so far apart that forks do not cross them.
 #[test]
 fn a_kick_serves_cpus_that_never_ran() {
     for distance in [20, 30, 31, 254] {
@@ -176,7 +177,7 @@ fn a_kick_serves_cpus_that_come_on_line() {
     hogs_on_cpu_0(&mut sim, 4);
     run_with_one_tick(&mut sim, SEC);
     assert!(others_idle(&sim));
-    // No balance is due on the last CPU on line, because it has none to balance with.
+    // No balance is due on the last CPU on line, because there is no other CPU to balance with.
     assert!(!sim.fair.balance_due(CpuId(0), sim.now));
     others.iter().for_each(|&cpu| sim.fair.cpu_online(&shape, cpu, sim.now));
     assert!(sim.fair.balance_due(CpuId(0), sim.now));
@@ -186,7 +187,7 @@ fn a_kick_serves_cpus_that_come_on_line() {
     }
 }
 
-/// The CPU goes off line between the kick and its arrival, and comes back.
+/// The kicked CPU goes off line before the kick arrives, and comes back.
 #[test]
 fn a_kick_that_finds_no_cpu_is_not_the_last() {
     let shape = topo(1, 1, 2, 1);
@@ -243,9 +244,9 @@ fn domains_are_those_of_the_kernel() {
             .map(|level| (of(level).span_weight, of(level).groups.len()))
             .collect::<Vec<_>>()
     };
-    // SMT, MC, NUMA: the node level would equal MC, so it is not built.
+    // The levels are SMT, MC and NUMA. The node level would equal MC, so it is not built.
     assert_eq!(spans(&topo(2, 1, 4, 2)), [(2, 2), (8, 4), (16, 2)]);
-    // MC, PKG.
+    // The levels are MC and PKG.
     assert_eq!(spans(&topo(1, 2, 4, 1)), [(4, 4), (8, 2)]);
     assert_eq!(spans(&topo(4, 2, 2, 2)), [(2, 2), (4, 2), (8, 2), (32, 4)]);
     assert_eq!(spans(&topo(1, 1, 1, 1)), []);

@@ -84,8 +84,8 @@ fn burst_lets_a_group_catch_up() {
         sim.fair.add_group(CgroupId(1), ROOT);
         let spec = BandwidthSpec { burst, ..limit(20 * MS, 100 * MS) };
         sim.fair.set_group_bandwidth(CgroupId(1), spec, 0);
-        // 30 ms now and then: more than one period's quota, less than two, and out of step with the
-        // periods.
+        // The task runs for 30 ms now and then: more than the quota of one period, less than that
+        // of two, and out of step with the periods.
         let task = sim.spawn(Life::Periodic { run: 30 * MS, sleep: 237 * MS }, in_group(1));
         sim.run(10 * SEC);
         (sim.actors[task.idx()].ran, sim.fair.bandwidth_stat(CgroupId(1)))

@@ -4,7 +4,7 @@
 use super::super::weight::NICE_0_LOAD;
 use super::*;
 
-/// While no task comes or goes, no task's lag exceeds the longest slice and a tick.
+/// While no task comes or goes, no task's lag exceeds the longest slice plus a tick.
 #[test]
 fn lag_is_bounded() {
     let fine = Params { tick_ns: 100_000, base_slice_ns: 3 * MS, ..Params::default() };
@@ -55,7 +55,8 @@ fn lags_sum_to_zero() {
         let weighted: i128 =
             dumps.iter().map(|d| i128::from(d.vlag) * i128::from(d.cpu_weight)).sum();
         let weight: i128 = dumps.iter().map(|d| i128::from(d.cpu_weight)).sum();
-        // V is rounded down to a whole unit.
+        // V is rounded down to a whole unit, so the sum may lie below zero by less than the total
+        // weight.
         assert!((-weight..=0).contains(&weighted), "{weighted} {weight}");
     }
 }
@@ -81,7 +82,7 @@ fn a_slice_request_is_clamped_and_kept() {
     sim.run(SEC);
 }
 
-/// A task with a short slice gets the same share with a shorter wait.
+/// A periodic task waits less for the same work if it requests a short slice.
 #[test]
 fn a_shorter_slice_means_a_shorter_wait() {
     let mut waits = Vec::new();
@@ -121,7 +122,8 @@ fn run_to_parity_keeps_switches_down() {
     assert!(with <= without, "{with} with, {without} without");
 }
 
-/// A task that sleeps with negative lag stays queued until it has paid, then leaves with zero lag.
+/// A task that sleeps with negative lag stays queued until it has paid back the lag, and leaves
+/// without positive lag.
 #[test]
 fn a_sleeper_in_debt_is_delayed() {
     let mut sim = Sim::new(topo(1, 1, 1, 1));
@@ -190,13 +192,14 @@ fn a_new_weight_keeps_lag_in_time() {
         sim.fair.reweight(id, 5, FairPolicy::Normal, sim.now);
         let after = sim.fair.dump_task(id);
         assert_eq!(after.weight, nice_weight(5) << 10);
-        // V moves with the reweighted task. Its own lag may shrink, but not change sign or grow.
+        // V moves with the reweighted task. The task's own lag may shrink, but not change sign or
+        // grow.
         assert!(after.lag_ns.abs() <= before.lag_ns.abs() + 1000, "{before:?} {after:?}");
         sim.check();
     }
 }
 
-/// A task keeps its lag when it is moved to a CPU on which others run.
+/// A task keeps its lag when it is moved to a CPU on which other tasks run.
 #[test]
 fn migration_preserves_lag() {
     let mut sim = Sim::new(topo(1, 1, 2, 1));
@@ -403,8 +406,9 @@ fn the_reference_point_survives_the_wrap() {
     assert_eq!(sim.fair.dump_task(a).cpu_weight, NICE_0_LOAD);
 }
 
-/// The clock is read once for the enqueue and for the preemption check. The running task, exactly
-/// at its due, is eligible, and its request is the older one.
+/// The kernel reads the clock once for the enqueue and for the preemption check. At that time the
+/// running task has received exactly its due, so it is eligible, and its request is older than the
+/// newcomer's request.
 #[test]
 fn a_newcomer_waits_for_the_end_of_the_running_request() {
     let cpu = CpuId(0);
@@ -426,10 +430,11 @@ fn a_newcomer_waits_for_the_end_of_the_running_request() {
     let (mut fair, asked) = hog_since_tick(slice / 2);
     assert_eq!(asked, Resched::No);
     assert_eq!(fair.slice_end(cpu), Some(4 * MS + slice));
-    // The newcomer runs when that request ends.
+    // The newcomer runs when the running task's request ends.
     fair.tick(cpu, 4 * MS + slice);
     assert_eq!(fair.pick_next(cpu, 4 * MS + slice), Some(TaskId(1)));
-    // A request that was over when the other task came is not the older one.
+    // If the running task's request was over when the newcomer came, its next request is not older
+    // than the newcomer's request.
     let (mut fair, asked) = hog_since_tick(slice + slice / 2);
     assert_eq!(asked, Resched::Lazy);
     assert_eq!(fair.pick_next(cpu, 4 * MS + slice + slice / 2), Some(TaskId(1)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The tree's pick compared with a search through all entities, under arbitrary sequences of
-//! operations.
+//! Tests that compare the tree's pick with a search through all entities, under arbitrary sequences
+//! of operations.
 
 use super::*;
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 const TASKS: u8 = 12;
 
-/// Two CPUs. Operations act on CPU 0; tasks go to CPU 1 only to come back at once.
+/// A machine with two CPUs. Operations act on CPU 0; tasks go to CPU 1 only to come back at once.
 struct Machine {
     fair: Fair,
     now: Nanos,

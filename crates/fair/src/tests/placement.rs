@@ -3,7 +3,8 @@
 
 use super::*;
 
-/// Sets up a machine with the given CPUs kept busy by pinned hogs, and a task that slept on `prev`.
+/// Sets up a machine with the given CPUs kept busy by pinned hogs, and a sleeping task that ran on
+/// `prev` last.
 fn scene(topo: FairTopo, busy: &[u32], prev: u32) -> (Sim, TaskId) {
     let mut sim = Sim::new(topo);
     let sleeper = sim.pinned(Life::Hog, nice(0), prev);
@@ -58,7 +59,7 @@ fn a_full_llc_leaves_the_target() {
 
 #[test]
 fn a_sync_waker_that_is_alone_draws_the_wakee() {
-    // Another node: the waker is about to leave its CPU.
+    // The waker is on another node than `prev`, and a sync waker is about to leave its CPU.
     let (mut sim, task) = scene(topo(2, 1, 2, 1), &[0, 1, 2, 3], 3);
     assert_eq!(wake_from(&mut sim, task, 3, 0, true), 0);
     assert_eq!(wake_from(&mut sim, task, 3, 0, false) / 2, 1);

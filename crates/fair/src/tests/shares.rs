@@ -50,7 +50,8 @@ fn many_equals_share_equally() {
 
 #[test]
 fn shares_follow_nested_group_weights() {
-    // root: a (200), f (100, 1 task). a: b (100), e (100, 1 task). b: c (300, 2 tasks), d (100, 1).
+    // The groups and their weights: the root contains a (200) and f (100, 1 task); a contains b
+    // (100) and e (100, 1 task); b contains c (300, 2 tasks) and d (100, 1 task).
     let groups = |sim: &mut Sim| {
         for (id, parent, weight) in
             [(1, 0, 200), (2, 1, 100), (3, 2, 300), (4, 2, 100), (5, 1, 100), (6, 0, 100)]
@@ -122,7 +123,7 @@ fn groups_share_a_machine_by_weight() {
     for (group, weight) in [(1, 100), (2, 300)] {
         sim.fair.add_group(CgroupId(group), ROOT);
         sim.fair.set_group_weight(CgroupId(group), weight, 0);
-        // Pinned, so that only weights decide.
+        // The hogs are pinned, so that only weights decide.
         for cpu in 0..4 {
             sim.pinned(Life::Hog, in_group(group), cpu);
         }
@@ -136,7 +137,7 @@ fn groups_share_a_machine_by_weight() {
 
 #[test]
 fn sleepers_gain_nothing() {
-    // A sleeper that could use half of the CPU gets no more than a hog of the same weight.
+    // A sleeper that could use most of the CPU gets no more than a hog of the same weight.
     let mut sim = Sim::new(topo(1, 1, 1, 1));
     let lives = [
         Life::Periodic { run: 5 * MS, sleep: MS },
