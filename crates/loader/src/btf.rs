@@ -2,7 +2,8 @@
 //! BPF Type Format: the table of C types that comes with an object and with a kernel.
 //!
 //! Owns: parsing and validating the `.BTF` blob, and lookup of a type by name.
-//! Does not: follow types (see `walk.rs`), apply relocations, know which types matter.
+//! Does not: follow references from type to type (see `walk.rs`), apply relocations, or know which
+//! types matter.
 //! Models: the format of Linux 7.3 (24-bit member counts, kinds up to ENUM64), little endian only.
 //!
 //! After `parse` every type id and string offset in the table is in range, so no accessor reads
@@ -73,7 +74,7 @@ impl BtfKind {
         matches!(self, BtfKind::Enum | BtfKind::Enum64)
     }
 
-    /// Whether the type only wraps another one and has the same layout.
+    /// Whether the type only wraps another type and has that type's layout.
     pub fn is_wrapper(self) -> bool {
         matches!(
             self,
@@ -132,20 +133,20 @@ pub struct Type {
 }
 
 impl Type {
-    /// Size in bytes as recorded, for the kinds that record one.
+    /// Size in bytes that the record holds; None for a kind that records no size.
     pub fn recorded_size(&self) -> Option<u32> {
         use BtfKind::*;
         matches!(self.kind, Int | Struct | Union | Enum | Enum64 | Float | Datasec)
             .then_some(self.size_or_type)
     }
 
-    /// The type this one points to, wraps, declares or returns.
+    /// The type that this type points to, wraps, declares or returns.
     pub fn target(&self) -> Option<TypeId> {
         self.kind.refers_to_type().then_some(TypeId(self.size_or_type))
     }
 }
 
-/// A parsed type table. Immutable; safe to share between threads.
+/// A parsed type table. It is immutable, so threads can share it.
 pub struct Btf {
     blob: Box<[u8]>,
     types: Vec<Type>,
@@ -156,7 +157,8 @@ pub struct Btf {
 
 const MAGIC: u16 = 0xeb9f;
 const HEADER_LEN: usize = 24;
-/// Most types of a table: the kernel's own bound (BTF_MAX_TYPE), which keeps hostile tables small.
+/// Largest number of types in a table. It is the kernel's own bound (BTF_MAX_TYPE), and keeps
+/// hostile tables small.
 const MAX_TYPES: usize = 0x000f_ffff;
 
 impl Btf {
@@ -224,7 +226,8 @@ impl Btf {
         self.types.get(id.idx()).map_or("", |t| self.string(t.name_off))
     }
 
-    /// String at an offset of the string section; empty when there is none or it is not UTF-8.
+    /// String at an offset of the string section; empty if the offset is out of range or the string
+    /// is not UTF-8.
     pub fn string(&self, off: u32) -> &str {
         self.checked_string(off).unwrap_or("")
     }
@@ -237,12 +240,13 @@ impl Btf {
         std::str::from_utf8(&tail[..len]).ok()
     }
 
-    /// First type of that kind with exactly that name.
+    /// First type of that kind with exactly that name, flavour included.
     pub fn find(&self, name: &str, kind: BtfKind) -> Option<TypeId> {
         self.with_essential_name(name).find(|id| self.kind(*id) == kind && self.name(*id) == name)
     }
 
-    /// Ids, in ascending order, of all types whose name without flavour equals that of `name`.
+    /// Ids, in ascending order, of all types whose name without flavour equals `name` without
+    /// flavour.
     pub fn with_essential_name<'a>(&'a self, name: &'a str) -> impl Iterator<Item = TypeId> + 'a {
         let wanted = essential_name(name);
         self.names.bucket(wanted).filter(move |id| essential_name(self.name(*id)) == wanted)
@@ -380,7 +384,7 @@ impl Header {
     }
 }
 
-/// Parses the record at `at`; returns it and the offset of the next one.
+/// Parses the type record at offset `at`. Returns the type and the offset of the next record.
 fn parse_type(blob: &[u8], at: usize, end: usize, id: usize) -> Result<(Type, usize), BtfError> {
     let short = BtfError::Truncated { what: "type record", at, len: end };
     if end - at < 12 {
@@ -439,7 +443,7 @@ impl NameIndex {
     fn slot(&self, essence: &str) -> usize {
         let mut hasher = FxHasher::default();
         hasher.write(essence.as_bytes());
-        // The high bits of FxHash are the mixed ones.
+        // FxHash mixes only its high bits well, so the slot comes from them.
         (hasher.finish() >> 32) as usize & (self.heads.len() - 1)
     }
 

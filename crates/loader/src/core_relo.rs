@@ -4,7 +4,7 @@
 //! Owns: interpreting a relocation record (`spec.rs`), resolving it against a target's types, and
 //! patching the instruction (`patch.rs`).
 //! Does not: parse the records (see `object/program.rs`), or decide what happens when a run reaches
-//! an instruction whose field does not exist: `patch` only reports it as poisoned.
+//! an instruction whose field does not exist: `patch` only reports the instruction as poisoned.
 //! Models: libbpf `relo_core.c`, v7.3. Differs: no module BTFs, because the target has none; every
 //! walk has a budget, so a hostile object ends in an error.
 
@@ -119,22 +119,24 @@ pub struct RelocResult {
     pub original: u64,
     /// Value that the target requires there.
     pub value: u64,
-    /// The target lacks the field or enumerator whose value the instruction needs, so it must not
-    /// be executed.
+    /// The target lacks the field or enumerator whose value the instruction needs, so the
+    /// instruction must not be executed.
     pub poison: bool,
-    /// Whether the target has the type, field or enumerator. False also where `value` is a valid 0.
+    /// Whether the target has the type, field or enumerator. It is also false for an existence
+    /// check, where 0 is a valid `value`.
     pub found: bool,
     /// Whether patching must check that the instruction holds `original`.
     pub validate: bool,
-    /// Sizes of the field, for loads and stores; 0 where they do not matter.
+    /// Sizes of the field for loads and stores, in bytes: `original_size` in the object, and `size`
+    /// in the target. They are 0 where they do not matter.
     pub original_size: u32,
     pub size: u32,
     /// The sizes differ, and a load of the target's size would give a wrong value.
     pub bad_size_change: bool,
 }
 
-/// Most comparison steps of all relocations of one object together. Real objects need a hundredth
-/// of it.
+/// Largest number of comparison steps for all relocations of one object together. Real objects need
+/// a hundredth of this number.
 const BUDGET: u32 = 50_000_000;
 
 /// Remaining comparison steps. They bound the time that any pair of type graphs can take.
@@ -202,8 +204,8 @@ pub fn describe(local: &Btf, relo: &CoreRelo) -> String {
     }
 }
 
-/// Types of the target that may correspond to the local one: those of the same kind whose name
-/// without flavour is the same.
+/// Types of the target that may correspond to the local type: types of the same kind and the same
+/// name, flavours ignored.
 fn candidates<'a>(
     local: &'a Btf,
     ty: TypeId,
@@ -265,7 +267,8 @@ fn evaluate(
     };
     let mut answer = plain(original, value, found.is_some());
     answer.poison = relo.kind == RelocKind::EnumvalValue && found.is_none();
-    // The linker renumbers types, so the id in the instruction may differ from `original`.
+    // The linker renumbers types, so the id in the instruction may differ from `original`, and
+    // patching does not compare them.
     answer.validate = relo.kind != RelocKind::TypeIdTarget;
     Ok(answer)
 }

@@ -31,7 +31,8 @@ pub struct ObjectReport {
     pub sections: Vec<SectionInfo>,
     /// Missing symbols and members that prevent loading, one line each.
     pub missing: Vec<String>,
-    /// Missing fields, enumerators and functions whose use faults if it is reached, one line each.
+    /// Missing fields, enumerators and functions whose use is a fault if a run reaches it, one line
+    /// each.
     pub poisoned: Vec<String>,
 }
 
@@ -91,7 +92,7 @@ pub struct ExternInfo {
     pub class: ExternClass,
     pub weak: bool,
     pub state: ExternBinding,
-    /// Instructions that refer to it.
+    /// Number of instructions that refer to the extern.
     pub sites: usize,
 }
 

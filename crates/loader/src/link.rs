@@ -5,8 +5,8 @@
 //! and load, while a frontend edits its globals, tables and maps, and load itself.
 //! Does not: parse (see `object.rs`), execute, or know what any kernel function does.
 //! Models: libbpf from `bpf_object__open()` to attach, v7.3, including what it refuses. Differs:
-//! of the kernel's verifier only the check in `verify.rs` is made; an instruction whose relocation
-//! the target cannot satisfy faults, with the field's name, when it is executed.
+//! the linker makes only one of the verifier's checks (`verify.rs`). An instruction whose
+//! relocation the target cannot satisfy faults when it is executed, and the fault names the field.
 //!
 //! ```text
 //!   Object --open--> OpenObject --load--> Loaded
@@ -42,7 +42,8 @@ use scxlab_bpf::vm::{FuncId, Host, InstanceId, InstanceParts, Vm};
 
 /// The kernel that objects are linked against.
 pub trait Target {
-    /// The kernel's types. A FUNC among them has the prototype that an extern of its name must fit.
+    /// The kernel's types. A FUNC among them has the prototype that an extern of the same name must
+    /// fit.
     fn btf(&self) -> &Btf;
     /// The kernel function of that name (without flavour), if it exists.
     fn kfunc(&self, name: &str) -> Option<KfuncId>;
@@ -61,7 +62,8 @@ pub struct KsymVar {
     /// Value that the program gets for the variable: its address or, for a per-CPU variable, the
     /// argument of `bpf_per_cpu_ptr`.
     pub addr: u64,
-    /// Id of its type or of its VAR in the target's BTF; 0 if it has none.
+    /// Id of the variable's type or of its VAR in the target's BTF; 0 if the variable has no type
+    /// there.
     pub btf_id: u32,
     pub per_cpu: bool,
 }
@@ -74,7 +76,8 @@ pub struct OpenObject {
     pub tables: Vec<TableEdit>,
     /// Indexed by function of the object: the user's choice whether the program is loaded.
     autoload: Vec<Option<bool>>,
-    /// Indexed by map of the object: a capacity in place of that in the definition.
+    /// Indexed by map of the object: the capacity that replaces the one in the map's definition, if
+    /// a frontend set one.
     max_entries: Vec<Option<u32>>,
     /// Machine code of all instances loaded from this object or from a clone of it.
     codes: CodeCache,
@@ -134,8 +137,8 @@ impl OpenObject {
         true
     }
 
-    /// Whether a program is loaded if no struct_ops table decides it: the user's choice, and
-    /// without one whether its section is not optional.
+    /// Whether a program is loaded if no struct_ops table decides. The user's choice decides first.
+    /// Without a choice, the program is loaded unless its section is optional.
     pub fn is_loaded(&self, function: usize) -> bool {
         self.autoload[function].unwrap_or(!self.object.functions[function].optional)
     }
@@ -152,7 +155,8 @@ impl OpenObject {
         maps.zip(&self.max_entries).filter_map(|(name, entries)| Some((name, (*entries)?)))
     }
 
-    /// Loads the object into the host's virtual machine. On failure nothing of it remains there.
+    /// Loads the object into the host's virtual machine. On failure nothing of the object remains
+    /// there.
     pub fn load<H: Host>(&self, host: &mut H, target: &impl Target) -> Result<Loaded, LinkError> {
         self.load_inner(host, target)
             .map_err(|what| LinkError { object: self.object.name.clone(), what })
@@ -261,8 +265,8 @@ impl Loaded {
         Ok(knob::format_value(&self.object.btf, place.ty, bytes))
     }
 
-    /// Sets a global from text, as a frontend does through its mapping of the section. Read-only
-    /// globals are refused.
+    /// Sets a global from text, as a frontend does through its mapping of the section. The call
+    /// refuses a read-only global.
     pub fn write_global(&self, vm: &mut Vm, path: &str, text: &str) -> Result<(), GlobalError> {
         let place = self.global(path)?;
         let value = |source| GlobalError::Value { path: path.to_owned(), source };

@@ -3,7 +3,7 @@
 //!
 //! Owns: reading the file; its functions, maps, data sections, externs and struct_ops tables, and
 //! the references of instructions to them.
-//! Does not: know a kernel. `link.rs` binds an object to one, which changes nothing here.
+//! Does not: know a kernel. `link.rs` binds an object to a kernel without a change to the object.
 //! Models: libbpf `bpf_object__open()`, v7.3, including the files that it refuses.
 
 mod elf;
@@ -29,15 +29,15 @@ pub use struct_ops::{MemberKind, StructOps, StructOpsMember};
 use crate::btf::ext::BtfExt;
 use crate::btf::{Btf, BtfKind};
 
-/// A parsed object. Immutable; one serves any number of links and threads.
+/// A parsed object. It is immutable, so any number of links and threads can use it.
 #[derive(Debug)]
 pub struct Object {
-    /// Name in messages, usually that of the file.
+    /// Name in messages, usually the name of the file.
     pub name: String,
     pub license: String,
     pub btf: Btf,
-    /// Sorted by section, then by offset. Instructions that no FUNC symbol covers are left out:
-    /// objects linked from several sources carry dead copies of weak functions.
+    /// The functions, sorted by section and then by offset. Instructions that no FUNC symbol covers
+    /// are left out: objects linked from several sources carry dead copies of weak functions.
     pub functions: Vec<Function>,
     pub maps: Vec<MapSpec>,
     pub sections: Vec<DataSection>,
@@ -51,7 +51,7 @@ pub mod code {
 
     /// Bytes per instruction slot.
     pub const SLOT: u64 = 8;
-    /// The only instruction of two slots.
+    /// Opcode of the only instruction of two slots.
     pub const LD_IMM64: u8 = 0x18;
     pub const CALL: u8 = 0x85;
     /// `src` of a call of a function, in the file and after linking.
@@ -130,7 +130,7 @@ impl Object {
         self.sections.iter().position(|s| s.name == name)
     }
 
-    /// Section and index in it of the global variable with that name.
+    /// Section of the global variable with that name, and index of the variable in the section.
     pub fn variable(&self, name: &str) -> Option<(usize, usize)> {
         self.sections.iter().enumerate().find_map(|(s, section)| {
             section.variables.iter().position(|v| v.name == name).map(|v| (s, v))
@@ -146,7 +146,8 @@ impl Object {
     }
 }
 
-/// Reads the type table of an ELF file: of a kernel's, or of one compiled only for its types.
+/// Reads the type table of an ELF file, such as a kernel image or a file that was compiled only for
+/// its types.
 pub fn btf_of_elf(bytes: &[u8], name: &str) -> Result<Btf, ObjectError> {
     let parse = || -> Result<Btf, error::ObjectErrorKind> {
         let elf = elf::Elf::parse(bytes)?;
@@ -156,7 +157,7 @@ pub fn btf_of_elf(bytes: &[u8], name: &str) -> Result<Btf, ObjectError> {
     parse().map_err(|what| ObjectError { object: name.to_owned(), what })
 }
 
-/// The data section in the type table with that name.
+/// The type table's DATASEC record with that name.
 fn datasec(btf: &Btf, name: &str) -> Option<crate::btf::TypeId> {
     btf.find(name, BtfKind::Datasec)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The one check of the kernel's verifier that is made at load: a callback must not dereference an
-//! argument that may be NULL before it has tested it.
+//! The one check of the kernel's verifier that the linker makes at load: a callback must test an
+//! argument that may be NULL before it dereferences the argument.
 //!
 //! Owns: that check.
 //! Does not: prove anything else. Other errors that the verifier would refuse are faults when they
@@ -11,7 +11,7 @@
 //!
 //! The check is a forward pass over the program's slots. A register or stack slot holds the
 //! context, an argument that may be NULL, or another value. A comparison of any copy of the
-//! argument makes all copies tested, on both branches.
+//! argument counts as a test of all copies, on both branches.
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,8 @@ use crate::link::struct_ops::MatchedTable;
 use crate::object::Object;
 use scxlab_bpf::insn::RawInsn;
 
-/// Refuses the object if a program dereferences such an argument untested; names the first one.
+/// Refuses the object if a program dereferences an argument that may be NULL and that the program
+/// has not tested. The error names the first such use.
 pub(crate) fn nullable_args(
     object: &Object,
     tables: &[MatchedTable],
@@ -85,8 +86,8 @@ pub fn first_null_deref(insns: &[RawInsn], nullable: &[u32]) -> Option<NullDeref
     states.iter().enumerate().find_map(arg_at)
 }
 
-/// Longest program that is checked, in slots. Longer ones are accepted unchecked, so that hostile
-/// ones take neither time nor memory. The longest known has 6,562.
+/// Longest program that is checked, in slots. Longer programs are accepted unchecked, so that
+/// hostile programs take neither time nor memory. The longest known program has 6,562 slots.
 const INSNS_MAX: usize = 1 << 16;
 
 /// Content of a register or stack slot.
@@ -94,18 +95,18 @@ const INSNS_MAX: usize = 1 << 16;
 enum TrackedValue {
     Other,
     Context,
-    /// The argument of this number, counted from 0, untested.
+    /// The untested argument of this number, counted from 0.
     MaybeNull(u8),
 }
 
-/// 8-byte slots of a program's frame, which is the 512 bytes below r10.
+/// Number of 8-byte slots of a program's frame, which is the 512 bytes below r10.
 const STACK_SLOTS: usize = 64;
 const R10: u8 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RegStackState {
     regs: [TrackedValue; 11],
-    /// Indexed by distance below r10 in 8 bytes: slot 0 is at r10 - 8.
+    /// Indexed by the distance below r10 in units of 8 bytes: slot 0 is at r10 - 8.
     stack: [TrackedValue; STACK_SLOTS],
 }
 
@@ -166,7 +167,7 @@ impl RegStackState {
         }
     }
 
-    /// The argument that the register holds untested.
+    /// Number of the untested argument that the register holds, if it holds one.
     fn untested(&self, reg: u8) -> Option<u32> {
         match self.reg(reg) {
             TrackedValue::MaybeNull(arg) => Some(u32::from(arg)),
@@ -174,7 +175,7 @@ impl RegStackState {
         }
     }
 
-    /// The state with every copy of the argument tested.
+    /// Returns the state in which every copy of the argument counts as tested.
     fn tested(mut self, arg: u32) -> RegStackState {
         for value in self.regs.iter_mut().chain(&mut self.stack) {
             if matches!(*value, TrackedValue::MaybeNull(held) if u32::from(held) == arg) {
@@ -231,7 +232,7 @@ impl RegStackState {
     fn store(&mut self, insn: RawInsn) {
         let atomic = insn.code & 0xe0 == op::MODE_ATOMIC;
         if atomic {
-            // With fetch, the source or r0 gets the old value.
+            // An atomic operation with fetch writes the old value to the source register or r0.
             self.set(insn.src(), TrackedValue::Other);
             self.set(0, TrackedValue::Other);
         }
@@ -247,8 +248,8 @@ impl RegStackState {
         }
     }
 
-    /// Applies arithmetic. Returns the argument that a 64-bit addition or subtraction changes
-    /// untested: the verifier refuses that.
+    /// Applies arithmetic. Returns the untested argument that a 64-bit addition or subtraction
+    /// changes, because the verifier refuses such a change.
     fn alu(&mut self, insn: RawInsn) -> Option<u32> {
         let (kind, by_reg) = (insn.code & 0xf0, insn.code & op::X != 0);
         let wide = insn.code & 7 == op::ALU64;
@@ -273,7 +274,8 @@ impl RegStackState {
                 for reg in 0..=5 {
                     self.set(reg, TrackedValue::Other);
                 }
-                // The callee may have got an address in the frame, and changed any slot.
+                // The callee may have got an address in the frame, and changed any slot, so forget
+                // all slots.
                 self.stack = [TrackedValue::Other; STACK_SLOTS];
                 return [Some((at + 1, self)), None];
             }
@@ -284,7 +286,8 @@ impl RegStackState {
             _ => {}
         }
         let by_reg = insn.code & op::X != 0;
-        // Any comparison counts as the test. Equality with 0 is one; others might be.
+        // Any comparison of the argument counts as a test. A comparison with 0 is a test, and other
+        // comparisons might be.
         for reg in [Some(insn.dst()), by_reg.then_some(insn.src())].into_iter().flatten() {
             if let Some(arg) = self.untested(reg) {
                 self = self.tested(arg);

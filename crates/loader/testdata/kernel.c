@@ -28,7 +28,7 @@ struct task_struct {
 struct twin { u32 a, b; };
 struct twin___v2 { u32 a, b; };
 
-/* Two such types with different layouts: ambiguous. */
+/* Two kernel types whose names differ only in the flavour, with different layouts: ambiguous. */
 struct torn { u32 a, b; };
 struct torn___v2 { u32 z, a, b; };
 

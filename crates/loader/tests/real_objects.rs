@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's own schedulers and selftests, if `make` has compiled them into
+//! Tests of the kernel's own schedulers and selftests, if `make` has compiled them into
 //! `build/kernel/objects`.
 //!
-//! No kernel is needed: the relocations of each object are resolved against its own types, so each
-//! must give exactly the value that the compiler wrote.
+//! The tests need no kernel. They resolve the relocations of each object against the object's own
+//! types, so each relocation must give exactly the value that the compiler wrote.
 
 use std::path::PathBuf;
 

@@ -2,7 +2,7 @@
 //! `.BTF.ext`: the FUNC types, source lines and CO-RE relocations of instructions.
 //!
 //! Owns: parsing of the three record lists, section by section.
-//! Does not: resolve names (offsets point into the object's `.BTF` strings) or apply anything.
+//! Does not: resolve names (offsets point into the object's `.BTF` strings) or apply relocations.
 
 use super::{BtfError, read_u32};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The items that follow a type record: members, parameters, enumerators, section variables.
 //!
-//! Owns: decoding them. A type without items of the requested sort yields an empty iterator.
+//! Owns: decoding the items. A type without items of the requested sort yields an empty iterator.
 
 use super::{Btf, BtfKind, Type, TypeId};
 
@@ -11,7 +11,7 @@ const MAX_INT: u32 = 16;
 /// A field of a struct or union.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
-    /// Empty for an anonymous struct or union.
+    /// Name of the field; empty for an anonymous struct or union.
     pub name: &'a str,
     pub ty: TypeId,
     pub bit_off: u32,
@@ -44,8 +44,8 @@ pub struct IntInfo {
     pub size: u32,
     pub signed: bool,
     pub boolean: bool,
-    /// First bit of the integer in its storage. Other than 0 only for bitfields in the old
-    /// format.
+    /// First bit of the integer in its storage. Only a bitfield in the old format has another value
+    /// than 0.
     pub bit_off: u32,
 }
 
@@ -141,7 +141,7 @@ impl Btf {
     }
 
     /// Target of a declaration tag: the tagged type, and the index of its tagged member or
-    /// parameter (-1: the type itself).
+    /// parameter (-1 for the type itself).
     pub fn decl_tag(&self, id: TypeId) -> Option<(TypeId, i32)> {
         let ty = self.ty(id).ok().filter(|t| t.kind == BtfKind::DeclTag)?;
         Some((TypeId(ty.size_or_type), self.word(ty, 0) as i32))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Special fields of a map value: timers, locks, kernel pointers, roots and nodes of graphs.
 //!
-//! Owns: finding them in a value's type, with their offsets, in arrays and in structs nested up to
-//! `MAX_NESTING` deep.
-//! Does not: create or release the objects that they hold (the maps do).
+//! Owns: finding the special fields in a value's type, with their offsets, in arrays and in structs
+//! nested up to `MAX_NESTING` deep.
+//! Does not: create or release the objects that the fields hold (the maps do).
 //! Models: kernel `btf_parse_fields()`, v7.3. Differs: the limit per value is `MAX_FIELDS` instead
 //! of 11, because the kernel's limit does not affect what a scheduler does.
 
@@ -24,7 +24,8 @@ pub enum BtfSpecialKind {
         pointee: String,
         pointee_id: TypeId,
     },
-    /// A root. Its `contains:` tag names the struct of its elements and that struct's node member.
+    /// Root of a tree. The tag `contains:` on its declaration names the struct of its elements and
+    /// that struct's node member.
     RbRoot(Contains),
     ListHead(Contains),
     RbNode,
@@ -39,7 +40,8 @@ pub enum KptrTag {
     User,
 }
 
-/// Element of a graph root: `struct <ty>`, linked through its member `node` at byte `node_off`.
+/// Type of the elements of a graph root: `struct <ty>`, linked through its member `node` at byte
+/// `node_off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contains {
     pub ty: String,
@@ -55,11 +57,11 @@ pub struct BtfSpecialField {
     pub kind: BtfSpecialKind,
 }
 
-/// Most special fields in one value.
+/// Largest number of special fields in one value.
 pub const MAX_FIELDS: usize = 4096;
-/// Deepest nesting of structs that is searched, as in the kernel's `btf_find_nested_struct`.
+/// Deepest nesting of structs that the search enters, as in the kernel's `btf_find_nested_struct`.
 const MAX_NESTING: usize = 8;
-/// Most members visited in one search. A type that needs more is refused.
+/// Largest number of members that one search visits. A type that needs more is an error.
 const MAX_STEPS: u32 = 50_000;
 
 impl Btf {
@@ -72,7 +74,7 @@ impl Btf {
         Ok(found)
     }
 
-    /// Special fields of the variables in a data section, at section offsets.
+    /// Special fields of the variables in a data section, with their offsets in the section.
     pub fn special_globals(&self, datasec: TypeId) -> Result<Vec<BtfSpecialField>, BtfError> {
         let mut search = SpecialFieldSearch { btf: self, steps: MAX_STEPS, tags: None };
         let mut found = Vec::new();

@@ -46,7 +46,7 @@ impl Builder {
         self.add(name, BtfKind::Int, 0, size, &[size * 8])
     }
 
-    /// Members as (name, type, bit offset).
+    /// Adds a struct. Each member is (name, type, bit offset).
     pub fn structure(&mut self, name: &str, size: u32, members: &[(&str, TypeId, u32)]) -> TypeId {
         let mut items = Vec::new();
         for (member, ty, off) in members {
@@ -113,7 +113,7 @@ fn names_are_found_by_kind_and_by_essence() {
 #[test]
 fn cycles_end_in_an_error() {
     let mut b = Builder::new();
-    // 1 and 2 wrap each other; 3 is an array of itself.
+    // Types 1 and 2 wrap each other; type 3 is an array of itself.
     let a = b.add("a", BtfKind::Typedef, 0, 2, &[]);
     b.add("b", BtfKind::Const, 0, 1, &[]);
     let array = b.array(TypeId(3), 2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Following types: through wrappers, to sizes, and along field paths.
+//! Walks from type to type: through wrappers, to the size of a type, and along field paths.
 //!
 //! Owns: the bound on every walk. A chain longer than `MAX_DEPTH` is an error, so that walks of
 //! cyclic typedefs, and of arrays of themselves, end.
@@ -7,7 +7,7 @@
 
 use super::{Btf, BtfError, BtfKind, TypeId};
 
-/// Longest chain of wrappers or array dimensions that is followed, as in libbpf.
+/// Longest chain of wrappers or array dimensions that a walk follows, as in libbpf.
 pub const MAX_DEPTH: usize = 32;
 
 /// A field or array element inside a type, with its bit offset from the start of that type.
@@ -113,7 +113,7 @@ impl Btf {
         Err(BtfError::Cycle { id: id.0 })
     }
 
-    /// Field of a struct by name, looking inside anonymous members.
+    /// Finds a field of a struct by name. The search includes the fields of anonymous members.
     pub fn field(&self, id: TypeId, name: &str) -> Result<Option<FieldRef>, BtfError> {
         let mut budget = 100_000;
         self.field_within(self.resolve(id)?, name, 0, MAX_DEPTH, &mut budget)

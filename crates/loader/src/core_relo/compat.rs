@@ -6,7 +6,8 @@
 use super::{Budget, CoreError, kinds_agree};
 use crate::btf::{Btf, BtfKind, TypeId, essential_name};
 
-/// Deepest nesting of prototypes, and of pointers and arrays, as in libbpf.
+/// Deepest nesting of prototypes, and of pointers and arrays, that a comparison follows, as in
+/// libbpf.
 const MAX_DEPTH: u32 = 32;
 
 /// Whether two types are compatible, ignoring names of structs and sizes of integers. A kernel
@@ -89,7 +90,7 @@ fn compat_below(
     Err(CoreError::TooDeep)
 }
 
-/// Whether a field of the target type can be accessed as one of the local type.
+/// Whether a field of the target type can be accessed as a field of the local type.
 pub(super) fn fields_are_compat(
     local: &Btf,
     mut local_id: TypeId,
@@ -140,8 +141,8 @@ pub(super) fn load_size_may_change(
     Ok(unsigned(local, local_id) && unsigned(target, target_id))
 }
 
-/// Whether both integers start at bit 0. Bitfields of the old format may start at another bit;
-/// those are never compatible.
+/// Whether both integers start at bit 0. Bitfields of the old format may start at another bit; such
+/// bitfields are never compatible.
 fn whole_ints(local: &Btf, local_id: TypeId, target: &Btf, target_id: TypeId) -> bool {
     let whole = |btf: &Btf, id| btf.int(id).is_some_and(|i| i.bit_off == 0);
     whole(local, local_id) && whole(target, target_id)

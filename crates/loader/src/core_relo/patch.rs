@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Writing a relocation's value into its instruction.
 //!
-//! Owns: the set of instructions that can take one, and changing the size of a load or store to
-//! that of the target's field.
+//! Owns: the set of instructions that can take a value, and changing the size of a load or store to
+//! the size of the target's field.
 //! Models: libbpf `bpf_core_patch_insn()`, v7.3. Differs: an instruction that must not be executed
 //! is reported as `Poisoned` instead of being replaced by a call of a helper that does not exist.
 
@@ -52,7 +52,7 @@ fn patch_immediate(insn: &mut RawInsn, r: &RelocResult) -> Result<Patched, Patch
     if r.poison {
         return Ok(Patched::Poisoned);
     }
-    // The immediate is sign-extended, as it is when the program runs.
+    // The comparison sign-extends the immediate, as an execution of the instruction does.
     if r.validate && i64::from(insn.imm) as u64 != r.original {
         let found = i64::from(insn.imm);
         return Err(PatchError::Unexpected { found, expected: r.original });
@@ -80,7 +80,7 @@ fn patch_access(insn: &mut RawInsn, r: &RelocResult) -> Result<Patched, PatchErr
     Ok(Patched::Done)
 }
 
-/// Opcode of the same access with the size of the target's field.
+/// Returns the opcode of the access `code` with the size of the target's field.
 fn resize(code: u8, r: &RelocResult) -> Result<u8, PatchError> {
     const SIZE_MASK: u8 = 0x18;
     let found = match code & SIZE_MASK {

@@ -33,7 +33,8 @@ pub struct AccessPath<'a> {
 /// Value of a field relocation, with the facts that patching needs.
 pub struct FieldValue {
     pub value: u64,
-    /// Bytes that a load of the field (or of one element of it) reads; 0 where it does not matter.
+    /// Bytes that a load of the field (or of one element of it) reads; 0 where the size does not
+    /// matter.
     pub size: u32,
     pub ty: TypeId,
     /// Whether the instruction must hold this value as compiled. Bitfields mostly have no such
@@ -77,7 +78,7 @@ impl<'a> AccessPath<'a> {
         Ok(spec)
     }
 
-    /// Enters member or element `index`; returns its resolved type, or None if there is none.
+    /// Enters member or element `index`. Returns its resolved type, or None if it does not exist.
     fn enter(&mut self, at: TypeId, index: u32) -> Result<Option<TypeId>, CoreError> {
         let btf = self.btf;
         if let Some(member) = btf.member(at, index as usize) {
@@ -99,8 +100,8 @@ impl<'a> AccessPath<'a> {
         Ok(Some(elem))
     }
 
-    /// Whether the last step named a flexible array: one of length 0 that is the last member of
-    /// its struct.
+    /// Whether the last step named a flexible array: an array of length 0 that is the last member
+    /// of its struct.
     fn at_flexible_array(&self, len: u32) -> bool {
         let Some(last) = self.steps.last().filter(|s| s.name.is_some()) else {
             return false;
@@ -108,7 +109,7 @@ impl<'a> AccessPath<'a> {
         len == 0 && last.index as usize + 1 == self.btf.members(last.ty).len()
     }
 
-    /// Finds the same path in `target`, starting at `root`.
+    /// Finds this path in `target`, starting at `root`.
     pub fn match_in<'b>(
         &self,
         target: &'b Btf,

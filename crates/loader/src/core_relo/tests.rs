@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Every relocation kind, compiled by clang, against the types of `testdata/kernel.c`.
+//! Tests that resolve every relocation kind, as clang compiles it, against the types of
+//! `testdata/kernel.c`.
 
 use super::patch::Patched;
 use super::*;
@@ -46,7 +47,7 @@ fn fields() {
 fn bitfields() {
     check("signed_yes", 1);
     check("signed_no", 0);
-    // Bits 3 to 7 of the 32-bit word at 48.
+    // `flag_bits` is bits 3 to 7 of the 32-bit word at offset 48.
     check("lshift", 64 - 8);
     check("rshift", 64 - 5);
 }
@@ -86,7 +87,7 @@ fn loads_follow_the_size_where_that_keeps_the_value() {
         (outcome, insns[relo.insn as usize])
     };
     let (outcome, insn) = patched("load_wider");
-    // ldxdw at the new place: 0x79.
+    // 0x79 is `ldxdw`, a load of 8 bytes. It reads from the field's new offset.
     assert_eq!((outcome, insn.code, insn.off), (Patched::Done, 0x79, 16));
     assert_eq!(patched("load_wider_signed").0, Patched::WrongSize);
     assert_eq!(patched("load_gone").0, Patched::Poisoned);
@@ -94,7 +95,7 @@ fn loads_follow_the_size_where_that_keeps_the_value() {
 
 #[test]
 fn a_field_of_another_kind_does_not_count() {
-    // A pointer in the object, an array of bytes in the kernel.
+    // The field is a pointer in the object, and an array of bytes in the kernel.
     poisoned("load_retyped");
 }
 

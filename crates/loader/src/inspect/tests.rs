@@ -72,7 +72,8 @@ fn kernel_fields_are_asked_for_once_each() {
     assert!(field("task_struct.pid", RelocKind::FieldByteOffset).found);
     assert_eq!(field("task_struct.gone", RelocKind::FieldByteOffset).sites, 2);
     assert!(!field("task_struct.gone", RelocKind::FieldExists).found);
-    // The question whether a field exists is not listed; the access is.
+    // `poisoned` does not list the question whether a field exists, but lists the access to the
+    // field.
     assert_eq!(r.poisoned.iter().filter(|p| *p == "task_struct.gone").count(), 1);
     assert!(r.poisoned.contains(&"enum state::ST_GONE".to_owned()));
     assert!(!r.poisoned.iter().any(|p| p == "struct absent"));

@@ -28,20 +28,22 @@ use scxlab_bpf::vm::{Func, FuncId, Image, InstanceParts, Line};
 /// what the instruction needs and the kernel lacks.
 pub const POISON: u32 = 0xc000_0000;
 
-/// Code under construction. Function `i` of the image is `order[i]` of the object.
+/// Code under construction. Function `i` of the image is function `order[i]` of the object.
 pub struct ImageBuilder {
     order: Vec<usize>,
-    /// Indexed by function of the object: its function in the image, if it is loaded.
+    /// Indexed by function of the object: the number of the function in the image, if the function
+    /// is loaded.
     index: Vec<Option<usize>>,
     /// First slot of each image function.
     starts: Vec<u32>,
     raw: Vec<RawInsn>,
-    /// Indexed by slot: whether it is a load through a kernel pointer, which reads 0 where nothing
-    /// is mapped.
+    /// Indexed by slot: whether the instruction there is a load through a kernel pointer, which
+    /// reads 0 where nothing is mapped.
     is_kernel_load: Vec<bool>,
-    /// Descriptions of what poisoned instructions need. `POISON` plus the index is the id.
+    /// Descriptions of what poisoned instructions need. `POISON` plus the index of a description is
+    /// the id in the instruction's call.
     poison_descriptions: IndexSet<String>,
-    /// Indexed by slot.
+    /// Indexed by slot: whether the instruction there is poisoned.
     poisoned: Vec<bool>,
     /// Indexed by slot: whether a relocation has resolved the call there.
     call_bound: Vec<bool>,
@@ -133,16 +135,16 @@ impl ImageBuilder {
         Ok(())
     }
 
-    /// Marks a load of a kernel field. It goes through a kernel pointer, so it reads 0 where
-    /// nothing is mapped.
+    /// Marks a load of a kernel field. Such a load goes through a kernel pointer, so it reads 0
+    /// where nothing is mapped.
     fn mark_probe(&mut self, slot: usize, kind: RelocKind) {
         let is_load = code::class(&self.raw[slot]) == code::CLASS_LDX;
         self.is_kernel_load[slot] |= is_load && kind == RelocKind::FieldByteOffset;
     }
 
-    /// Replaces an instruction by one that stops the run with `what`. A program that loads may
-    /// contain such instructions in code that is not reached: it tests for a field before it uses
-    /// the field.
+    /// Replaces an instruction by a call that stops the run and reports `what`. A valid program may
+    /// contain such instructions in code that no run reaches, because the program tests for a field
+    /// before it uses the field.
     fn poison(&mut self, slot: usize, what: String) {
         let (n, _) = self.poison_descriptions.insert_full(what);
         let slots = if self.raw[slot].code == code::LD_IMM64 { 2 } else { 1 };
@@ -240,8 +242,8 @@ impl ImageBuilder {
     }
 
     /// Refuses calls of kernel functions that no relocation has bound to an extern. The number that
-    /// the file has in such a call would select from our table of kernel functions; a real kernel
-    /// would take it for a BTF id that nothing has checked.
+    /// the file has in such a call would select from the simulator's table of kernel functions. A
+    /// real kernel would take the number for a BTF id that nothing has checked.
     fn refuse_unbound_calls(&self, object: &Object) -> Result<(), LinkErrorKind> {
         for (f, start) in self.order.iter().zip(&self.starts) {
             let function = &object.functions[*f];
@@ -261,7 +263,8 @@ impl ImageBuilder {
         Ok(())
     }
 
-    /// Image function of each function of the object; None for one that is not loaded.
+    /// Function in the image of each function of the object; None for a function that is not
+    /// loaded.
     pub fn funcs_by_object(&self) -> Vec<Option<FuncId>> {
         self.index.iter().map(|i| i.map(|i| FuncId(i as u32))).collect()
     }
@@ -304,7 +307,7 @@ impl ImageBuilder {
         Ok(InstanceParts { image: Arc::new(image), local_types, ..InstanceParts::default() })
     }
 
-    /// Line records of the loaded functions, sharing equal texts.
+    /// Line records of the loaded functions. Records with the same text share one copy of it.
     fn lines(&self, object: &Object) -> Vec<Line> {
         let mut texts = rustc_hash::FxHashMap::<u32, Arc<str>>::default();
         let mut text = |off: u32| {
@@ -327,8 +330,9 @@ impl ImageBuilder {
 }
 
 /// Writes into the `dst` of each call of a kernel function how many of the 5 argument registers the
-/// function does not take, as far as the kernel's types say. Callers need not keep those registers
-/// for it. Binding has checked that the object's prototype agrees with the kernel's.
+/// function does not take, as far as the kernel's types say. The JIT compiler need not keep those
+/// registers for the call. Binding has checked that the object's prototype agrees with the
+/// kernel's.
 fn record_unused_arg_regs(
     code: &mut [Insn],
     object: &Object,

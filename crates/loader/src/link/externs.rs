@@ -52,12 +52,13 @@ pub enum ExternBinding {
         offset: u64,
         bytes: Vec<u8>,
     },
-    /// The kernel lacks it, for the reason given. Its address is 0; calling it is a fault.
+    /// The kernel lacks the extern, for the reason given. The extern's address is 0; calling it is
+    /// a fault.
     Absent(&'static str),
 }
 
-/// Binds all externs; returns their states in the object's order. A missing strong extern is an
-/// error.
+/// Binds all externs, and returns their bindings in the object's order. A missing strong extern is
+/// an error.
 pub fn bind(object: &Object, target: &impl Target) -> Result<Vec<ExternBinding>, LinkErrorKind> {
     let states = resolve_externs(object, target)?;
     let missing: Vec<_> = object
@@ -152,7 +153,7 @@ fn bind_var(
     }
 }
 
-/// Encodes a value in the declared type; zeros if there is no value.
+/// Encodes a configuration value in its declared type; returns zeros if there is no value.
 fn kconfig_bytes(
     btf: &Btf,
     ty: TypeId,
@@ -168,7 +169,7 @@ fn kconfig_bytes(
         (Some(i), _, Yes | No) if i.boolean => i64::from(value == Yes),
         (Some(i), _, Int(v)) if i.boolean && !(0..=1).contains(v) => return Err(mismatch()),
         (Some(_), _, Int(v)) => *v,
-        // A single character holds the letter itself.
+        // A variable of one byte holds the letter itself: `y`, `m` or `n`.
         (Some(i), _, Yes | No | Module) if i.size == 1 => i64::from(match value {
             Yes => b'y',
             Module => b'm',

@@ -3,7 +3,7 @@
 //!
 //! Owns: the contents of the data sections between open and load. A frontend uses them as it would
 //! use a libbpf skeleton.
-//! Does not: place them in memory (see `place.rs`).
+//! Does not: place the sections in memory (see `place.rs`).
 
 #[cfg(test)]
 mod tests;
@@ -24,8 +24,8 @@ pub struct SectionContents {
 }
 
 const PAGE: usize = 4096;
-/// Largest size in bytes that a section may be given. libbpf allows any; the bound keeps a typo
-/// from taking the simulation's memory.
+/// Largest size in bytes to which a section may be resized. libbpf allows any size; the bound keeps
+/// a typo from taking the simulation's memory.
 pub const MAX_SECTION: u64 = 1 << 30;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,7 +62,7 @@ pub struct GlobalRef {
     /// Byte offset in the section.
     pub offset: u64,
     pub size: u64,
-    /// Declared type there; for a bitfield also its position and width in bits.
+    /// Declared type of the place; for a bitfield, also its position and width in bits.
     pub field: FieldRef,
 }
 
@@ -74,11 +74,12 @@ pub struct Knob {
     pub ty: String,
     pub size: u64,
     pub default: String,
-    /// `const volatile`: fixed once loaded. Otherwise an initialised variable of `.data`.
+    /// True for a `const volatile` variable, which is fixed once the object is loaded. False for an
+    /// initialised variable of `.data`.
     pub constant: bool,
-    /// Names of its values if it is an enum.
+    /// Names of the values if the knob is an enum.
     pub values: Vec<String>,
-    /// Meaning, as the object declares it (`bpf/lib/knob.h`); empty if it does not.
+    /// Meaning that the object declares for the knob (`bpf/lib/knob.h`); empty if it declares none.
     pub meaning: String,
 }
 
@@ -117,8 +118,8 @@ impl Globals {
             .ok_or_else(|| GlobalError::Range { path: path.to_owned() })
     }
 
-    /// Returns the bytes of a place after it is set from text. `now` are its bytes before, as many
-    /// as `GlobalRef::extent()`.
+    /// Returns the bytes that a place holds once it is set from text. `now` are the bytes that the
+    /// place holds before, as many as `GlobalRef::extent()`.
     pub fn encode(
         &self,
         path: &str,
@@ -150,7 +151,7 @@ impl Globals {
             .ok_or_else(|| GlobalError::Range { path: path.to_owned() })
     }
 
-    /// Current value as text.
+    /// Current value of a variable, or of part of one, as text.
     pub fn get(&self, path: &str) -> Result<String, GlobalError> {
         let place = self.find(path)?;
         let bytes = self.bytes(place.section, place.offset, place.size.min(PAGE as u64));
@@ -209,8 +210,8 @@ impl Globals {
     }
 
     /// Fills every global 8-byte constant named `<prefix>NAME` with the value of the enumerator
-    /// `NAME` in `target`; one without such an enumerator keeps its value. scx objects ship these
-    /// constants as zeros (`__SCX_SLICE_DFL`, ...). Returns the number of constants filled.
+    /// `NAME` in `target`. A constant without such an enumerator keeps its value. scx objects ship
+    /// these constants as zeros (`__SCX_SLICE_DFL`, ...). Returns the number of constants filled.
     pub fn fill_enum_globals(&mut self, prefix: &str, target: &Btf) -> usize {
         let object = Arc::clone(&self.object);
         let mut wanted: BTreeMap<&str, (usize, &Variable)> = BTreeMap::new();
@@ -235,14 +236,15 @@ impl Globals {
         filled
     }
 
-    /// Variables that a user may set: global `const volatile` ones, and initialised global data.
+    /// Variables that a user may set: global `const volatile` variables, and initialised global
+    /// data.
     pub fn knobs(&self) -> Vec<Knob> {
         let btf = &self.object.btf;
         let meanings = meanings(btf);
         let mut knobs = Vec::new();
         for (index, section) in self.object.sections.iter().enumerate() {
             let constant = section.kind == SectionKind::Rodata;
-            // Private data sections hold locks, and arrays that the frontend resizes: no knobs.
+            // Private data sections hold locks, and arrays that the frontend resizes, but no knobs.
             if !constant && section.name != ".data" {
                 continue;
             }
@@ -271,7 +273,7 @@ impl Globals {
         (offset..offset.saturating_add(len)).map(|at| content.byte(base, at)).collect()
     }
 
-    /// Writes into a section; None past its end.
+    /// Writes into a section. Returns None, and writes nothing, if the bytes would go past its end.
     fn write(&mut self, section: usize, offset: u64, bytes: &[u8]) -> Option<()> {
         let base = &self.object.sections[section].bytes;
         let content = &mut self.contents[section];
@@ -287,8 +289,8 @@ impl Globals {
 }
 
 impl GlobalRef {
-    /// Number of bytes from `offset` on that hold the place; for a bitfield, of those with its
-    /// bits.
+    /// Number of bytes from `offset` on that hold the place; for a bitfield, the number of bytes
+    /// that hold its bits.
     pub fn extent(&self) -> u64 {
         match u64::from(self.field.bitfield_bits) {
             0 => self.size,
@@ -377,8 +379,8 @@ pub fn find(
     Ok(GlobalRef { section, offset, size: len, field })
 }
 
-/// Resolves an index past the declared length of an array that ends its section, up to the
-/// section's current size, because arrays that frontends resize are declared with one element.
+/// Resolves an index past the declared length of an array that ends its section. The section's
+/// current size is the limit, because an array that frontends resize is declared with one element.
 /// Returns the element's type, its byte offset in the variable, and the rest of the path.
 fn resized_index<'p>(
     object: &Object,
@@ -403,8 +405,8 @@ fn split_name(path: &str) -> (&str, &str) {
     path.split_at(end)
 }
 
-/// Whether users may set the variable. Global names that begin with two underscores are between the
-/// object and its frontend.
+/// Whether users may set the variable. Globals whose names begin with two underscores are for the
+/// frontend only.
 fn is_offered(var: &Variable) -> bool {
     var.global && !var.name.starts_with("__")
 }

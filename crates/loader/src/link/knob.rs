@@ -240,7 +240,7 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
     }
 }
 
-/// The text of bytes that hold a C string and nothing but NULs after it.
+/// Returns the text of `bytes` if they hold a C string and nothing but NULs after it.
 fn text_of(bytes: &[u8]) -> Option<&str> {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     let is_rest_empty = bytes[end..].iter().all(|b| *b == 0);
@@ -263,7 +263,7 @@ fn runs(values: impl Iterator<Item = String>) -> Vec<String> {
     runs.into_iter().flat_map(text).collect()
 }
 
-/// The integer in little-endian `bytes`; at most 16 of them.
+/// The integer that the little-endian `bytes` hold. Only the first 16 bytes count.
 pub fn int_of(bytes: &[u8], signed: bool) -> i128 {
     let n = bytes.len().min(16);
     let fill = if signed && n > 0 && bytes[n - 1] & 0x80 != 0 { 0xff } else { 0 };
@@ -287,7 +287,7 @@ pub fn set_bitfield(unit: &mut [u8], field: FieldRef, value: i128) {
     }
 }
 
-/// Up to five names close to `wanted`: likely typos first.
+/// Returns up to five names that are close to `wanted`, the closest first.
 pub fn closest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     const SHOWN: usize = 5;
     const MAX_NAMES: usize = 20_000;

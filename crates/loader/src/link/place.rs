@@ -21,7 +21,7 @@ use scxlab_bpf::vm::{InstanceId, KptrKind, Vm};
 pub struct PlacedSection {
     pub addr: u64,
     pub size: u64,
-    /// The map that holds it; for arena variables, the arena.
+    /// The map that holds the section; for arena variables, the arena map.
     pub map: MapId,
 }
 
@@ -67,7 +67,8 @@ pub fn definition(spec: &MapSpec, target: &Btf, nr_cpus: u32) -> MapDef {
     }
 }
 
-/// libbpf rounds ring buffers up to a power of two of pages, and sizes event arrays by CPU.
+/// Returns the capacity that libbpf gives a map. libbpf rounds a ring buffer up to a power of two
+/// of pages, and gives a perf event array without a capacity one entry per CPU.
 fn capacity(map_type: u32, entries: u32, nr_cpus: u32) -> u32 {
     match map_type {
         map_type::RINGBUF | map_type::USER_RINGBUF if entries > 0 => {
@@ -108,8 +109,8 @@ fn special_kind(field: &BtfSpecialField, target: &Btf) -> map::SpecialKind {
     }
 }
 
-/// Kind of a kptr. A struct that the target's types contain is the kernel's; any other is one that
-/// the program allocates.
+/// Kind of a kptr. If the target's types contain the pointee struct, the kernel owns such objects.
+/// Otherwise the program allocates them.
 fn kptr_kind(pointee: &str, local: TypeId, target: &Btf) -> KptrKind {
     match target.find(pointee, BtfKind::Struct) {
         Some(id) => KptrKind::Kernel(id.0),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! struct_ops tables: from the object's struct to the kernel's.
+//! struct_ops tables: conversion from the object's struct to the kernel's struct.
 //!
 //! Owns: editing a table before load, and matching it by member name with the target's struct.
 //! Does not: interpret settings; the kernel does so at attach.
@@ -15,7 +15,8 @@ use scxlab_bpf::vm::FuncId;
 #[derive(Clone, Debug)]
 pub struct TableEdit {
     table: StructOps,
-    /// Whether the table is created at load. Tables of optional sections are not by default.
+    /// Whether the table is created at load. By default, a table of an optional section is not
+    /// created.
     pub create: bool,
 }
 
@@ -230,7 +231,7 @@ impl MatchedTable {
         &self.type_name
     }
 
-    /// Members set to a program, with the index of that among the object's functions.
+    /// Members that are set to a program, with the program's index among the object's functions.
     pub fn callbacks(&self) -> impl Iterator<Item = (&str, usize)> {
         self.members.iter().filter_map(|(name, value)| match value {
             MatchedValue::Callback(Some(program)) => Some((name.as_str(), *program)),
@@ -239,7 +240,8 @@ impl MatchedTable {
     }
 }
 
-/// Indexed by function of the object: whether it is a callback of a table that the kernel gets.
+/// Returns, for each function of the object, whether it is a callback of a table that the kernel
+/// gets.
 pub fn bound_programs(object: &Object, tables: &[MatchedTable]) -> Vec<bool> {
     let mut bound = vec![false; object.functions.len()];
     for (_, value) in tables.iter().flat_map(|t| &t.members) {
@@ -250,8 +252,8 @@ pub fn bound_programs(object: &Object, tables: &[MatchedTable]) -> Vec<bool> {
     bound
 }
 
-/// Indexed by function of the object: whether it is a callback of any table, as compiled or as
-/// edited.
+/// Returns, for each function of the object, whether it is a callback of any table, as compiled or
+/// as edited.
 pub fn referenced_programs(object: &Object, edits: &[TableEdit]) -> Vec<bool> {
     let mut mentioned = vec![false; object.functions.len()];
     let tables = object.struct_ops.iter().chain(edits.iter().map(TableEdit::table));
@@ -265,8 +267,9 @@ pub fn referenced_programs(object: &Object, edits: &[TableEdit]) -> Vec<bool> {
     mentioned
 }
 
-/// Struct and member for which each function of the object is a callback, if for any. Several
-/// tables may share a program, but only for the same member of the same struct.
+/// Struct and member for which each function of the object is a callback; None for a function that
+/// is no callback. Several tables may share a program, but only for the same member of the same
+/// struct.
 struct ProgramRoles {
     by_function: Vec<Option<(TypeId, String)>>,
 }
@@ -285,7 +288,8 @@ fn match_table(
     for m in &table.members {
         let bytes = &table.data[m.offset as usize..(m.offset + m.size) as usize];
         let Some(kernel) = target.members(kernel_ty).find(|k| k.name == m.name) else {
-            // A callback that the kernel lacks is dropped; a setting that it lacks must be 0.
+            // A callback that the kernel lacks is dropped; a setting that the kernel lacks must be
+            // 0.
             if m.kind == MemberKind::Data && bytes.iter().any(|b| *b != 0) {
                 return Err(bad(format!("the kernel has no member `{}`, but it is set", m.name)));
             }

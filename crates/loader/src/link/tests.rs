@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Objects are linked against `testdata/kernel.c` and their programs run. A program returns the
-//! values of its relocations.
+//! Tests that link objects against the types of `testdata/kernel.c` and run their programs. A
+//! program returns the values of its relocations.
 
 mod host;
 
@@ -49,7 +49,7 @@ fn functions_callbacks_and_kfuncs_are_reached() {
     };
     check("calls", 8 * 100 + 15);
     check("with_callback", 10);
-    // The compatible flavour is bound, the one with another prototype counts as absent.
+    // The compatible flavour is bound. The flavour with another prototype counts as absent.
     check("kfuncs", 34 + 600);
     check("inner_found", 1);
 }
@@ -64,7 +64,8 @@ fn calls_know_what_kernel_functions_take() {
     assert!(takes(add).count() > 0 && takes(add).all(|nr| nr == 2));
 }
 
-/// The number in the file would select from our table of kernel functions, or lie past its end.
+/// If a call that no relocation names were accepted, its number would select from the simulator's
+/// table of kernel functions, or lie past the end of the table.
 #[test]
 fn a_kernel_function_that_no_relocation_names_is_refused() {
     for number in [0, 3, 1 << 20, i32::MIN, POISON as i32, -1] {
@@ -189,7 +190,7 @@ fn tables_are_matched_by_member_name() {
     assert_eq!(first.callback("init"), loaded.func("my_init"));
     assert_eq!(first.callback("enqueue"), None);
     assert!(first.member("newer").is_none(), "the kernel does not know it");
-    // Programs that no table uses any more are not loaded, and neither are optional ones.
+    // Programs that no table uses any more are not loaded, and neither are optional programs.
     for program in ["my_enqueue", "for_missing_member", "optional_prog", "on_thing"] {
         assert_eq!(loaded.func(program), None, "{program}");
     }
@@ -280,7 +281,7 @@ fn an_address_past_its_section_is_refused() {
     assert!(text.contains("past the end of its data section"), "{text}");
 }
 
-/// Damaged objects that still parse must link to an error or load; never panic.
+/// A damaged object that still parses must either load or end in an error, but never in a panic.
 #[test]
 fn damaged_objects_are_survived() {
     let mut state: u64 = 88_172_645_463_325_252;

@@ -12,7 +12,8 @@ use rustc_hash::FxHashMap;
 
 use super::error::ObjectErrorKind;
 
-/// Most symbols of an object, and most relocations of a section. Real objects have a few thousand.
+/// Largest number of symbols of an object, and of relocations of a section. Real objects have a few
+/// thousand.
 const MAX_SYMBOLS: usize = 1 << 20;
 const MAX_RELOCS: usize = 1 << 20;
 
@@ -51,7 +52,7 @@ pub struct Symbol<'a> {
     pub no_type: bool,
 }
 
-/// One relocation of a section: a byte offset there, and the index of a symbol.
+/// One relocation of a section: a byte offset in the section, and the index of a symbol.
 #[derive(Clone, Copy)]
 pub struct RawReloc {
     pub offset: u64,
@@ -121,8 +122,8 @@ impl<'a> Elf<'a> {
         self.symbols.get(index)
     }
 
-    /// The type table with the offsets of its section variables filled in. The compiler leaves
-    /// those of named variables to relocations.
+    /// The type table with the offsets of its section variables filled in. The compiler leaves the
+    /// offsets of named variables to relocations.
     pub fn relocated_btf(&self, id: SectionId) -> Result<Vec<u8>, ObjectErrorKind> {
         let mut blob = self.data(id).to_vec();
         for reloc in self.relocs(id) {

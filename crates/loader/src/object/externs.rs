@@ -13,7 +13,7 @@ use crate::btf::{Btf, BtfKind, TypeId};
 
 #[derive(Clone, Debug)]
 pub struct Extern {
-    /// As declared, with its flavour (`___compat`).
+    /// Name as declared, with its flavour (`___compat`).
     pub name: String,
     pub weak: bool,
     pub kind: ExternKind,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Map definitions: structs in section `.maps` whose member types encode the attributes.
 //!
-//! Owns: reading them, inner maps and initial slots included.
-//! Does not: create maps. Pinning is accepted and ignored, because no map outlives a simulation.
+//! Owns: reading the definitions, inner maps and initial slots included.
+//! Does not: create maps. The reader accepts and ignores pinning, because no map outlives a
+//! simulation.
 //! Models: libbpf `parse_btf_map_def()`, v7.3, in its strict form.
 
 use super::elf::Elf;
@@ -255,7 +256,7 @@ fn parse_values(
     Ok(())
 }
 
-/// `__uint(name, N)` is a pointer to an array of N ints.
+/// Reads an attribute `__uint(name, N)`, which is a pointer to an array of N ints.
 fn int_attr(btf: &Btf, map: &MapSpec, member: &Member<'_>) -> Result<u32, ObjectErrorKind> {
     let ptr = btf.resolve(member.ty)?;
     let target = match btf.kind(ptr) {
@@ -267,7 +268,7 @@ fn int_attr(btf: &Btf, map: &MapSpec, member: &Member<'_>) -> Result<u32, Object
     })
 }
 
-/// `__ulong(name, N)` is an enum with the single value N.
+/// Reads an attribute `__ulong(name, N)`, which is an enum with the single value N.
 fn long_attr(btf: &Btf, map: &MapSpec, member: &Member<'_>) -> Result<u64, ObjectErrorKind> {
     let ty = btf.resolve(member.ty)?;
     match btf.enumerators(ty).next() {
@@ -276,7 +277,7 @@ fn long_attr(btf: &Btf, map: &MapSpec, member: &Member<'_>) -> Result<u64, Objec
     }
 }
 
-/// `__type(name, T)` is a pointer to T.
+/// Reads an attribute `__type(name, T)`, which is a pointer to T.
 fn type_attr(
     btf: &Btf,
     map: &MapSpec,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Functions: their instructions, program kinds, source lines and CO-RE records.
 //!
-//! Owns: finding them by FUNC symbol and size, and assigning the records of a section to them.
+//! Owns: finding the functions by FUNC symbol and size, and assigning the records of a section to
+//! its functions.
 //! Does not: resolve relocations (see `reloc.rs`).
 
 use super::code;
@@ -24,15 +25,15 @@ pub struct Function {
     /// The section's name begins with `?`: the program is not loaded unless the user asks for it
     /// or a struct_ops table uses it.
     pub optional: bool,
-    /// Its FUNC type, whose target is its prototype.
+    /// The function's FUNC type, whose target is its prototype.
     pub btf_func: Option<TypeId>,
-    /// Sorted by instruction. At most one per instruction.
+    /// Relocations, sorted by instruction, with at most one per instruction.
     pub relocs: Vec<Reloc>,
-    /// Sorted by instruction.
+    /// CO-RE records, sorted by instruction.
     pub core_relos: Vec<CoreRelo>,
-    /// Sorted by instruction.
+    /// Source positions, sorted by instruction.
     pub lines: Vec<LineInfo>,
-    /// First slot, counted from the start of its section.
+    /// First slot of the function, counted from the start of its section.
     pub section_start: u32,
     pub(super) elf_section: SectionId,
 }
@@ -41,7 +42,7 @@ pub struct Function {
 #[derive(Clone, Copy, Debug)]
 pub struct LineInfo {
     pub insn: u32,
-    /// Offsets into the BTF strings.
+    /// Offsets of the file name (`file`) and of the source line (`text`) in the BTF strings.
     pub file: u32,
     pub text: u32,
     pub line: u32,
@@ -62,7 +63,7 @@ pub enum ProgramKind {
         target: String,
         sleepable: bool,
     },
-    /// A program type that does not concern a scheduler: linked, but never run.
+    /// A program type that does not concern a scheduler. Such a program is linked, but never run.
     Other,
 }
 
@@ -107,7 +108,7 @@ impl ProgramKind {
 }
 
 const TEXT: &str = ".text";
-/// Most instructions in an object. The largest known has 28 thousand.
+/// Largest number of instructions in an object. The largest known object has 28 thousand.
 const MAX_INSNS: usize = 1 << 22;
 
 pub fn collect(elf: &Elf<'_>, btf: &Btf, ext: &BtfExt) -> Result<Vec<Function>, ObjectErrorKind> {
@@ -193,7 +194,7 @@ fn check_overlap(functions: &[Function]) -> Result<(), ObjectErrorKind> {
 }
 
 impl Function {
-    /// One past its last slot, counted from the start of its section.
+    /// One past the function's last slot, counted from the start of its section.
     pub fn section_end(&self) -> u32 {
         self.section_start + self.insns.len() as u32
     }

@@ -2,7 +2,7 @@
 //! Relocations of instructions: the target of each `ld_imm64` and call.
 //!
 //! Owns: turning ELF symbols and addends into maps, data, functions and externs of the object.
-//! Does not: turn those into addresses (see `link/code.rs`).
+//! Does not: turn these targets into addresses (see `link/code.rs`).
 //! Models: libbpf `bpf_program__record_reloc()` and `bpf_object__reloc_code()`, v7.3.
 //!
 //! ```text
@@ -153,7 +153,7 @@ impl RelocSite<'_> {
         symbol_index: usize,
         symbol: &Symbol<'_>,
     ) -> Result<RelocTarget, ObjectErrorKind> {
-        // Externs are collected in symbol order.
+        // Externs are in the order of their symbols, so a binary search finds them.
         let found = self.index.externs.binary_search_by_key(&symbol_index, |e| e.symbol);
         let external =
             found.map_err(|_| self.bad(format!("`{}` is not a usable extern", symbol.name)))?;

@@ -3,7 +3,7 @@
 //!
 //! Owns: `.data`, `.rodata`, `.bss`, the private sections named after them (such as `.data.X`), and
 //! `.addr_space.1`.
-//! Does not: place them in memory or change them (see `link/globals.rs`).
+//! Does not: place the sections in memory or change them (see `link/globals.rs`).
 
 use super::datasec;
 use super::elf::{Elf, SectionId};
@@ -28,7 +28,7 @@ pub struct Variable {
     pub ty: TypeId,
     pub offset: u64,
     pub size: u64,
-    /// Visible outside its source file (static variables are not).
+    /// The variable is visible outside its source file (static variables are not).
     pub global: bool,
 }
 
@@ -40,14 +40,14 @@ pub struct DataSection {
     pub align: u64,
     /// Initial contents; empty for a zeroed section of any size.
     pub bytes: Vec<u8>,
-    /// Its entry in the type table, if it has one.
+    /// The section's entry in the type table, if it has one.
     pub datasec: Option<TypeId>,
     pub variables: Vec<Variable>,
     pub(super) elf_id: SectionId,
 }
 
-/// Most data sections of an object, and the largest size of one in bytes. The kernel holds a data
-/// section as a map's value, which is below 4 GiB.
+/// Largest number of data sections of an object, and largest size of a data section in bytes. The
+/// kernel holds a data section as a map's value, which is below 4 GiB.
 const MAX_SECTIONS: usize = 1024;
 const MAX_SIZE: u64 = u32::MAX as u64;
 

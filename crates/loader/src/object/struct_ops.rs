@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! struct_ops tables: structs of callbacks and settings that a scheduler hands to the kernel.
 //!
-//! Owns: reading them by member name, several per object.
-//! Does not: match them with the kernel's own struct (see `link/struct_ops.rs`).
+//! Owns: reading the tables by member name. An object may have several tables.
+//! Does not: match the tables with the kernel's own struct (see `link/struct_ops.rs`).
 //! Models: libbpf `init_struct_ops_maps()` and `bpf_object__collect_st_ops_relos()`, v7.3.
 
 use super::code;
@@ -15,10 +15,10 @@ use crate::btf::{Btf, BtfKind, TypeId};
 pub struct StructOps {
     /// The variable's name.
     pub name: String,
-    /// Name of its struct, such as `sched_ext_ops`.
+    /// Name of the table's struct, such as `sched_ext_ops`.
     pub type_name: String,
     pub ty: TypeId,
-    /// From `.struct_ops.link`: attached through a link.
+    /// The table is in a section `.struct_ops.link`, so it is attached through a link.
     pub link: bool,
     /// The section's name begins with `?`: the table is not created unless the user asks for it.
     pub optional: bool,

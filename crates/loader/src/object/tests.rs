@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Real objects, compiled from `testdata/*.bpf.c`, whole and damaged.
+//! Tests of real objects, compiled from `testdata/*.bpf.c`, whole and damaged.
 
 use super::*;
 use crate::btf::special::BtfSpecialKind;
@@ -54,7 +54,7 @@ fn calls_and_callbacks_name_their_functions() {
         targets.collect()
     };
     assert_eq!(callees("calls"), ["twice", "thrice"]);
-    // A static function called from the same section: no relocation in the file.
+    // `thrice` calls a static function of its own section, for which the file has no relocation.
     assert_eq!(callees("thrice"), ["twice"]);
     assert_eq!(callees("with_callback"), ["callback"]);
 }
@@ -135,7 +135,7 @@ fn other_files_are_refused_by_name() {
     assert!(refused(b"").starts_with("object \"x.bpf.o\": not a readable ELF file"));
     assert!(refused(b"#!/bin/sh\n").contains("not a readable ELF file"));
     let mut other = testdata("torn.bpf.o");
-    // e_machine: x86-64.
+    // This sets `e_machine` to x86-64.
     other[18] = 62;
     assert!(refused(&other).contains("machine 62"));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Values as text, by type, against the types of `testdata/full.bpf.c`.
+//! Tests of values as text, for the types of `testdata/full.bpf.c`.
 
 use super::*;
 use crate::btf::tests::Builder;
@@ -103,7 +103,7 @@ fn integers_sign_extend() {
     assert_eq!(int_of(&[0xff; 32], false), -1);
 }
 
-/// No compiler emits these types, but a file can hold them.
+/// No compiler emits integers of 0 or 17 bytes, or bitfields of 255 bits, but a file can hold them.
 #[test]
 fn integers_of_no_size_and_wide_bitfields_are_survived() {
     const SIGNED: u32 = 1 << 24;
