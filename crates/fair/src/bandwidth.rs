@@ -13,7 +13,7 @@
 //!
 //! ```text
 //!   queue:  runs --(runtime used up, pool empty)--> throttled --(pool refilled, debt paid)--> runs
-//!   task of it:  queued --(picked)--> limbo --(unthrottled)--> queued
+//!   task in the queue:  queued --(picked)--> limbo --(unthrottled)--> queued
 //! ```
 
 use super::queue::Leave;
