@@ -5,8 +5,8 @@
 //! Owns: the comparison of shares, and the verdict; `metric.rs` declares the compared metrics.
 //! Does not: explain why two targets disagree.
 //!
-//! Quantities that another target defines differently are left out: CPU time in the kernel,
-//! operation counts (on a real kernel, the kernel's own threads cause operations too), and
+//! The comparison leaves out quantities that the targets define differently: CPU time in the
+//! kernel, operation counts (on a real kernel, the kernel's own threads cause operations too), and
 //! throughput (which depends on the emulated processor).
 
 #[cfg(test)]
@@ -50,9 +50,10 @@ pub enum Agrees {
     Within,
     /// The whole interval lies outside the tolerance.
     Outside,
-    /// The interval contains the limit, or there is no interval; more runs would decide.
+    /// Only a part of the interval lies within the tolerance, or there is no interval. More runs
+    /// would decide.
     Open,
-    /// On one of the targets no run counts.
+    /// On one of the targets no run counts, because each was ejected or ended irregularly.
     NoRuns,
 }
 
@@ -111,7 +112,8 @@ fn cgroup_percent(run: &Run, path: &str) -> Option<f64> {
     found.share_permille.map(|permille| permille / 10.0)
 }
 
-/// Returns the share of the threads of this description in the CPU time of all threads, in percent.
+/// Returns the part of all threads' CPU time that the threads with description `wanted` used, in
+/// percent.
 fn kind_percent(run: &Run, wanted: &str) -> Option<f64> {
     let sum = |is_it: &dyn Fn(&TaskResult) -> bool| -> u64 {
         run.tasks.iter().filter(|t| is_it(t)).map(|t| t.run_ns).sum()
@@ -136,8 +138,8 @@ fn verdict(change: &Change, other: &Summary, tolerance_percent: u32) -> Agrees {
     let limit = f64::from(tolerance_percent) / 100.0;
     match (change.low, change.high) {
         _ if change.verdict == Verdict::NoRuns => Agrees::NoRuns,
-        // A relative change from zero is undefined. A value that is certainly above zero is
-        // outside.
+        // The first target's mean is 0, so there is no relative change. The other target's mean is
+        // outside the tolerance if its interval excludes 0.
         (None, None) if other.half_width.is_some_and(|half| other.size() > half) => Agrees::Outside,
         (Some(low), Some(high)) if -limit <= low && high <= limit => Agrees::Within,
         (Some(low), Some(high)) if high < -limit || limit < low => Agrees::Outside,

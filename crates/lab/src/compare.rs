@@ -33,8 +33,8 @@ pub struct ComparedRuns {
     pub summary: Summary,
 }
 
-/// Compares all runs. `runs` holds `per_scheduler` runs of each of `schedulers` schedulers for the
-/// first target, then the same for each further target.
+/// Compares all runs. `runs` is ordered by target, then by scheduler: each target has
+/// `per_scheduler` runs of each of `schedulers` schedulers.
 pub fn compare(runs: &[Run], per_scheduler: usize, schedulers: usize) -> Vec<Comparison> {
     let groups: Vec<&[Run]> = runs.chunks(per_scheduler.max(1)).collect();
     let mut all = Vec::new();
@@ -119,13 +119,13 @@ fn has(runs: &[Run], metric: &str) -> bool {
 
 /// Returns a metric's value in each run.
 pub fn values(runs: &[Run], metric: &str) -> Column {
-    // An operation that appears only in another run was called 0 times in this one. Any other
-    // absent metric is unknown, not 0.
+    // If another run has the count of an operation and this run does not, this run made 0 calls of
+    // the operation. Any other absent metric is unknown, not 0.
     let otherwise = (OP_CALLS.declares(metric) && has(runs, metric)).then_some(0.0);
     column(runs, |run| run.metrics.get(metric).map(|m| m.value).or(otherwise))
 }
 
-/// Tells whether the metric belongs to one CPU. Comparisons omit these, because there can be
+/// Tells whether the metric belongs to one CPU. Comparisons omit such metrics, because there can be
 /// thousands.
 fn is_per_cpu(name: &str) -> bool {
     [ONE_CPU_BUSY, ONE_CPU_IDLE, ONE_CPU_OVERHEAD].iter().any(|metric| metric.declares(name))

@@ -21,30 +21,34 @@ pub use log::{Entry, Sequences};
 pub use shipped::SHIPPED;
 pub use sim::{SimCaseError, simulate};
 
-/// The record of one kernel in one case.
+/// The operations that one kernel called in one case, and the scheduler's exit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observed {
-    /// Operations in order with repeats folded, by task name; `-` holds operations about no task.
+    /// Operations in order, by task name; the name `-` holds operations about no task. A repeated
+    /// stretch appears once, followed by `+`.
     pub sequences: Sequences,
     /// Exit kind; `none` if the scheduler stayed until it was detached.
     pub exit: String,
-    /// Number of entries for which the ring had no room; if not 0, the sequences are incomplete.
+    /// Number of entries for which the ring buffer had no room; if not 0, the sequences are
+    /// incomplete.
     pub lost: u64,
 }
 
 /// The first point at which two kernels differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// A task's name, `-`, or `exit`.
+    /// Subject of the difference: a task's name, `-` for operations about no task, or `exit`.
     pub about: String,
-    /// Number of operations on which both agree.
+    /// Number of operations before the difference, which both kernels called.
     pub same: usize,
-    /// The next operation of each kernel; None if it has no further one.
+    /// The next operation of the simulated kernel, and in `real` of the real one; None if that
+    /// kernel's sequence ends here. If the exits differ, the two exit kinds.
     pub sim: Option<String>,
     pub real: Option<String>,
 }
 
-/// Returns the first difference of each sequence.
+/// Returns the first difference in the sequence of each watched task, and a difference of the
+/// exits.
 pub fn compare(case: &Case, sim: &Observed, real: &Observed) -> Vec<Difference> {
     let mut found = Vec::new();
     for about in &case.watch {

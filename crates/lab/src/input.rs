@@ -2,8 +2,8 @@
 //! The arguments of a run as every target takes them: a machine, a workload and schedulers, with
 //! the contents of all files that they name.
 //!
-//! Owns: the meaning of `-m`, `-w` and `-s`: shipped, generated, or a file. Does not: open files;
-//! the caller passes an `InputFiles`. Nor does it prepare a scheduler for a kernel (see `prepare`).
+//! Owns: the meaning of `-m`, `-w` and `-s`: shipped, generated, or a file. Does not: open files
+//! (the caller passes an `InputFiles`), or prepare a scheduler for a kernel (see `prepare`).
 
 use std::io;
 use std::path::PathBuf;
@@ -69,7 +69,8 @@ fn read(path: &str, files: &dyn InputFiles) -> Result<Vec<u8>, InputError> {
     InputFiles::read(files, path).map_err(|error| InputError::Read { path: path.into(), error })
 }
 
-/// Resolves `-m`: a file (by its ending or a slash), `host`, or else a preset or a spec.
+/// Resolves `-m`. An argument that contains a slash or ends in `.xml` or `.toml` names a file,
+/// `host` means this machine, and any other argument is a preset or a spec such as `2n4c2t`.
 pub fn machine(arg: &str, files: &dyn InputFiles) -> Result<Machine, InputError> {
     let lower = arg.to_ascii_lowercase();
     let machine = if arg == "host" {
@@ -118,7 +119,7 @@ impl Workload {
         }
     }
 
-    /// Returns what the workload counts as work.
+    /// Returns the name of the workload's unit of work.
     pub fn unit(&self) -> &str {
         match self {
             Workload::Program(program) => &program.unit,
@@ -140,16 +141,16 @@ impl Workload {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SchedulerInput {
     pub arg: SchedulerArg,
-    /// None for the default class.
+    /// The object of the scheduler; None if the scheduler is the default class.
     pub object: Option<ObjectInput>,
 }
 
 /// An object file and the choice of its recipe.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ObjectInput {
-    /// Name for messages: the file's or the shipped scheduler's.
+    /// Name of the file or of the shipped scheduler, for messages.
     pub name: String,
-    /// The file's contents. They are transported into a virtual machine as a file.
+    /// The file's contents. A virtual machine receives them as a file beside the JSON.
     #[serde(skip)]
     pub bytes: Arc<[u8]>,
     pub recipe: RecipeInput,
@@ -194,7 +195,8 @@ impl SchedulerInput {
         Ok(SchedulerInput { arg, object: Some(ObjectInput { name, bytes, recipe }) })
     }
 
-    /// Returns an object that the caller has in memory, under an argument that names it.
+    /// Returns the input for an object that the caller has in memory. `text` is the `-s` argument
+    /// with the object's name and knobs.
     pub fn of_object(
         text: &str,
         bytes: &[u8],
@@ -206,7 +208,8 @@ impl SchedulerInput {
     }
 }
 
-/// Returns the name and contents of an object file, or of a shipped scheduler's.
+/// Returns the name and the bytes of an object: the shipped scheduler that is called `name`, or
+/// else the file at the path `name`.
 pub fn object(name: &str, files: &dyn InputFiles) -> Result<(String, Arc<[u8]>), InputError> {
     if let Some(shipped) = scxlab_sched::find(name) {
         return Ok((shipped.name.to_owned(), shipped.object.into()));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The parts of a scheduler that a run leaves out: the part of its frontend that a recipe does not
-//! perform or, without a recipe, the whole frontend if the object shows that it needs one; and
-//! programs that nothing starts.
+//! The parts of a scheduler that a run leaves out. With a recipe, these are the parts of the
+//! frontend that the recipe does not perform. Without a recipe, it is the whole frontend, if the
+//! object shows that it needs one. In both cases, programs that nothing starts are left out too.
 //!
-//! Owns: the signs of an absent frontend. Each sign is proof: only user space can do what it names,
-//! and the object's programs depend on it. Constants and arrays that a frontend might set are no
-//! sign, because their defaults may be right.
+//! Owns: the signs of an absent frontend. Each sign is proof: it names an action that only user
+//! space can perform, and on which the object's programs depend. Constants and arrays that a
+//! frontend might set are no sign, because their defaults may be right.
 //! Does not: judge how much the omission matters.
 
 use scxlab_bpf::map::map_type;
@@ -13,8 +13,8 @@ use scxlab_loader::object::{MapSpec, Object, ProgramKind, RelocTarget, code};
 
 use crate::prepare::PreparedObject;
 
-/// Returns one line per omission. `is_attached` tells whether this target runs a program that
-/// watches the kernel.
+/// Returns one line for each kind of omitted part. `is_attached` tells whether this target runs a
+/// given program that watches the kernel.
 pub fn left_out(
     prepared: &PreparedObject,
     is_attached: impl Fn(&str, &ProgramKind) -> bool,
@@ -25,8 +25,8 @@ pub fn left_out(
         None => frontend(object).into_iter().collect(),
     };
     let idle = object.programs().filter(|(index, f, kind)| {
-        // A recipe says which optional programs its frontend loads. Without a recipe that is the
-        // frontend's choice.
+        // A recipe loads the same programs as the frontend, so a program that the recipe does not
+        // load is not missing. Without a recipe, any program may be one that the frontend loads.
         let wanted = prepared.open.is_loaded(*index) || prepared.recipe.is_none();
         wanted && is_watcher(kind) && !is_attached(&f.name, kind)
     });
@@ -37,7 +37,8 @@ pub fn left_out(
     all
 }
 
-/// Tells whether something in the kernel other than the scheduler's operations starts the program.
+/// Tells whether the program is started by an event in the kernel, such as a tracepoint, and not as
+/// a scheduler operation or by user space.
 fn is_watcher(kind: &ProgramKind) -> bool {
     match kind {
         ProgramKind::StructOps { .. } | ProgramKind::Syscall => false,
@@ -75,8 +76,8 @@ fn frontend(object: &Object) -> Option<String> {
     (!alone.is_empty()).then(|| format!("its frontend; only user space {}", alone.join(" and ")))
 }
 
-/// Tells whether programs read from the map what only user space can have put there. The map is a
-/// user ring buffer, or it is empty at first and no program adds an element.
+/// Tells whether programs use a map that only user space can fill: a user ring buffer, or a map
+/// that is empty after load and to which no program adds an element.
 fn is_filled_outside(object: &Object, index: usize, map: &MapSpec) -> bool {
     let mut uses = object.functions.iter().flat_map(|f| {
         let here = f.relocs.iter().filter(move |r| r.target == RelocTarget::Map(index));
@@ -98,8 +99,9 @@ fn is_filled_outside(object: &Object, index: usize, map: &MapSpec) -> bool {
     }
 }
 
-/// Returns the id of the next helper call that takes the map as its first argument; None if the
-/// next call is not a helper or does not take it, as far as a linear scan can tell.
+/// Returns the helper id of the next call after instruction `from`, which loads a map's address.
+/// Returns None if the call is not a helper call, or if the map is not its first argument. The scan
+/// is linear and ignores jumps.
 fn next_call(insns: &[scxlab_bpf::insn::RawInsn], from: usize) -> Option<u32> {
     let first = insns.get(from)?;
     let call = insns[from..].iter().find(|insn| insn.code == code::CALL)?;

@@ -25,7 +25,8 @@ pub struct Metric {
     pub parts: &'static [Part],
     /// Rows of the report.
     pub rows: &'static [Row],
-    /// Whole names by which targets are compared, because all of them measure the same.
+    /// Full names of the metrics by which targets are compared, because each target measures the
+    /// same quantity under the name.
     pub agrees: &'static [&'static str],
 }
 
@@ -47,7 +48,7 @@ pub enum Unit {
 pub enum Better {
     Less,
     More,
-    /// It depends on what the reader wants.
+    /// The better direction depends on the reader's goal.
     Open,
 }
 
@@ -73,13 +74,13 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
     Value,
-    /// The value, in the table over several machines, too.
+    /// The value; the table over several machines shows it too.
     Main,
     /// Percentage of all CPU time.
     CpuShare,
 }
 
-/// Metrics that have one definition: a row of `docs/reference/metrics.md`.
+/// Metrics that share one definition, and a row of `docs/reference/metrics.md`.
 #[derive(Clone, Copy, Debug)]
 pub struct Topic {
     /// Definition on `sim`, in Markdown; `-` if it is not measured.
@@ -256,7 +257,7 @@ const P50: Part = quantile("p50", 5_000);
 const P90: Part = quantile("p90", 9_000);
 const P99: Part = quantile("p99", 9_900);
 const P99_9: Part = quantile("p99.9", 9_990);
-/// Fewer samples have no value above which 1 in 10,000 lies.
+/// With fewer than 10,000 samples, there is no value that 1 sample in 10,000 exceeds.
 const P99_99: Part = Part { samples_min: 10_000, ..quantile("p99.99", 9_999) };
 /// The largest sample, exact on every target.
 const MAX: Part = quantile("max", 10_000);

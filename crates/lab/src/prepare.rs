@@ -52,7 +52,7 @@ pub struct PreparedObject {
 #[derive(Clone, Debug)]
 pub struct PreparedRecipe {
     pub recipe: Arc<Recipe>,
-    /// Names that the recipe would set up but that the object, of another version, does not have.
+    /// Names that the recipe would set up, but that this version of the object does not have.
     pub absent: Vec<String>,
     pub applied: Applied,
     /// Hash of the recipe's text.
@@ -76,7 +76,7 @@ pub enum PrepareError {
 
 /// Type of the struct_ops tables that are schedulers.
 const OPS_TYPE: &str = "sched_ext_ops";
-/// Variant of the type with topological CPU numbers.
+/// Variant of `sched_ext_ops` with topological CPU numbers.
 const OPS_CID_TYPE: &str = "sched_ext_ops_cid";
 
 impl Prepared {

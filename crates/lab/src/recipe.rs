@@ -76,8 +76,9 @@ impl Param {
     }
 }
 
-/// Phase in which a step is carried out. The first step that needs the object loaded loads it.
-/// `attach` marks where the scheduler is attached; by default that is the end of the file.
+/// Phase in which a step is carried out. The object is loaded before the first step that needs it
+/// loaded. The scheduler is attached at the step `attach`, or after the last step if no step says
+/// `attach`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Open,
@@ -131,7 +132,7 @@ enum Action {
 #[derive(Clone, Debug)]
 struct Named {
     name: String,
-    /// The name ends in `?`: not every version of the scheduler has it.
+    /// Whether the name ends in `?` in the recipe, because some versions of the scheduler lack it.
     optional: bool,
 }
 
@@ -195,7 +196,7 @@ pub struct RecipeError {
     pub line: usize,
     #[source]
     pub what: Box<RecipeErrorKind>,
-    /// Advice to the user; empty unless the object is not one that the recipe is for.
+    /// Advice to the user if the object lacks a name that the recipe uses; empty otherwise.
     pub advice: String,
 }
 
@@ -261,7 +262,8 @@ impl RecipeError {
         RecipeError { recipe, line, what: Box::new(what), advice: String::new() }
     }
 
-    /// Adds which objects the recipe is for, if the error shows that this is not one of them.
+    /// Adds the versions that the recipe is for, if the error shows that the object is not of one
+    /// of them.
     fn advised(mut self, recipe: &Recipe) -> RecipeError {
         let lacks = match &*self.what {
             RecipeErrorKind::Global(e) => {
@@ -303,8 +305,8 @@ impl Action {
     }
 }
 
-/// Assigns each step its phase. Steps that change the object must not follow a step that needs it
-/// loaded.
+/// Assigns each step its phase. A step that changes the object before load must come before all
+/// steps that need the object loaded.
 fn schedule(steps: &mut [RecipeStep]) -> Result<(), RecipeError> {
     let mut phase = Phase::Open;
     for step in steps {

@@ -2,8 +2,8 @@
 //! Results as text for people: the main metrics in suitable units, with intervals, and a mark on
 //! changes that are noise.
 //!
-//! Owns: the form of the metrics shown; `metric.rs` declares which. The results file holds the
-//! others.
+//! Owns: the form in which metrics are shown. `metric.rs` declares which metrics the report shows;
+//! the results file holds all metrics.
 
 mod format;
 mod machines;
@@ -71,7 +71,7 @@ pub fn report(session: &Session, results: &Results) -> String {
     text
 }
 
-/// Shows whether the quantities that should be alike on all targets are.
+/// Formats the quantities that should be alike on all targets, each with its verdict.
 fn agreement_table(first: &str, held: &[&Agreement]) -> String {
     let Some(one) = held.first() else {
         return String::new();
@@ -132,7 +132,7 @@ fn header(session: &Session, results: &Results) -> String {
     )
 }
 
-/// Returns the runs' length in virtual time, or its range.
+/// Returns the length of the runs in virtual time, as a range if the lengths differ.
 fn length(results: &Results) -> String {
     let lengths = results.runs.iter().map(|r| r.virtual_ns);
     let (min, max) = (lengths.clone().min().unwrap_or(0), lengths.max().unwrap_or(0));
@@ -152,7 +152,7 @@ fn rows(groups: &[&[Run]]) -> Vec<MetricRow> {
     rows
 }
 
-/// Returns rows for the mean cost of the main operations that any scheduler has.
+/// Returns rows for the mean cost of each main operation that at least one of the schedulers has.
 fn op_rows(groups: &[&[Run]]) -> Vec<MetricRow> {
     let mut seen = BTreeSet::new();
     let names = groups.iter().flat_map(|g| g.iter()).flat_map(|r| r.metrics.keys());
@@ -210,7 +210,7 @@ impl MetricRow {
         }
     }
 
-    /// Returns the largest mean (or interval) of the row, from which the unit is chosen.
+    /// Returns the largest absolute mean of the row, by which `scale` chooses the unit.
     fn largest(&self, groups: &[&[Run]]) -> f64 {
         let summaries = groups.iter().map(|g| Summary::of(&known(&self.column(g))));
         summaries.map(|s| s.size()).fold(0.0, f64::max)
@@ -240,8 +240,8 @@ impl MetricRow {
         cells
     }
 
-    /// Tells whether the run has the metric with a value other than 0. A run that does not count
-    /// gets the same rows, so that the table shows which values are missing.
+    /// Tells whether the run has the metric with a value other than 0. Rows are also taken from
+    /// runs that do not count, so that the table shows which values are missing.
     fn is_in(&self, run: &Run) -> bool {
         let value = match &self.value {
             RowSource::Metric(name) => run.metrics.get(name).map(|m| m.value),
@@ -251,7 +251,8 @@ impl MetricRow {
     }
 }
 
-/// Returns the state's share of all CPU time in percent; None where the target does not measure it.
+/// Returns the share of all CPU time that the metric `name` has, in percent; None if the target
+/// does not measure the metric.
 fn cpu_share(run: &Run, name: &str) -> Option<f64> {
     let get = |name: &str| run.metrics.get(name).map(|m| m.value);
     let all = [CPU_BUSY, CPU_IDLE, CPU_OVERHEAD].iter().filter_map(|metric| get(metric.name));
@@ -311,7 +312,8 @@ fn change_text(change: &Change) -> String {
 
 /// Returns a table of the cgroups' shares against their weights; empty if only the root exists.
 fn cgroups_table(names: &[&str], groups: &[&[Run]]) -> String {
-    // The first run that counts: in an ejected run, some cgroups may not have had their tasks yet.
+    // Take the cgroups from the first run that counts. An ejected run may have ended before some
+    // cgroups had their tasks.
     let mut all = groups.iter().flat_map(|g| g.iter());
     let Some(first) = all.clone().find(|run| run.counts).or(all.next()) else {
         return String::new();

@@ -37,7 +37,7 @@ pub struct Manifest {
     pub machine: MachineEntry,
     pub runs: u32,
     pub seed: u64,
-    /// None means until the workload ends.
+    /// Duration of each run; None if a run lasts until the workload ends.
     pub duration_ns: Option<u64>,
     pub start_offset_max_ns: u64,
     pub compute_noise_permille: u32,
@@ -54,7 +54,7 @@ pub struct Version {
 pub struct SchedulerEntry {
     /// The scheduler as given with `-s`.
     pub scheduler: String,
-    /// None for the default class.
+    /// The object of the scheduler; None if the scheduler is the default class.
     pub object: Option<ObjectEntry>,
 }
 

@@ -32,8 +32,8 @@ pub struct Run {
     pub left_out: Vec<String>,
     /// Rolling hash of all events, in hexadecimal.
     pub trace_hash: String,
-    /// Number of events in the trace of a run on a real kernel; None if it was not traced.
-    /// Simulated runs lose no events.
+    /// Numbers of events in the trace of a run on a real kernel; None if the run was not traced.
+    /// A simulated run loses no events, and has None too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceCounts>,
     pub wall_ns: u64,
@@ -113,7 +113,7 @@ fn never_ran(tasks: &[TaskResult], length_ns: u64) -> Vec<NeverRan> {
     found.map(|(t, wait_ns)| NeverRan { name: t.name.clone(), wait_ns }).collect()
 }
 
-/// `SCX_SLICE_DFL`
+/// The kernel's default slice in ns, `SCX_SLICE_DFL`.
 const SLICE_DFL_NS: u64 = 20_000_000;
 
 /// The scheduler's exit; kind `none` if it stayed.
@@ -126,8 +126,8 @@ pub struct Exit {
     /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_ns: Option<u64>,
-    /// Origin of the exit in the scheduler and, after a stall, what the task waited for. A real
-    /// kernel does not report it.
+    /// Place in the scheduler that caused the exit and, after a stall, what the task waited for.
+    /// Empty on a real kernel, which does not report the place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub origin: Vec<String>,
     /// The kernel's debug dump, for errors.
@@ -151,7 +151,8 @@ impl Exit {
     }
 }
 
-/// Declares the kinds of ends: name in results, whether the run did all of its work, meaning.
+/// Declares the kinds of a run's end: name in results, whether the run did all of its work,
+/// meaning.
 macro_rules! stop_kinds {
     ($($kind:ident = $name:literal, $is_regular:literal, $meaning:literal;)+) => {
         /// Kind of a run's end.
@@ -244,18 +245,18 @@ pub struct TaskResult {
 pub struct CgroupResult {
     pub path: String,
     pub weight: u32,
-    /// CPU time of its own tasks and of those in cgroups below it.
+    /// CPU time of the cgroup's own tasks and of the tasks in cgroups below it.
     pub run_ns: u64,
-    /// Share of the CPU time of the cgroup and its siblings, in thousandths. None if they used
-    /// none.
+    /// The cgroup's part of the CPU time that the cgroup and its siblings used, in thousandths.
+    /// None if they used no CPU time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_permille: Option<f64>,
-    /// Share of its weight in the sum of its own and its siblings' weights, in thousandths. Cgroups
-    /// that neither used CPU time nor waited for it are not counted.
+    /// The cgroup's part of the sum of its own and its siblings' weights, in thousandths. The
+    /// weight of a cgroup that neither used CPU time nor waited for it counts as 0.
     pub weight_permille: f64,
-    /// Fraction of time in which all of its own tasks ran at once, or as many as there are CPUs, in
-    /// thousandths. The base is the time in which at least two of them were runnable and at least
-    /// one ran; None if there was no such time.
+    /// Fraction of time, in thousandths, in which all runnable tasks of the cgroup itself ran at
+    /// once, or as many tasks as there are CPUs. The base is the time in which at least two of its
+    /// tasks were runnable and at least one ran; None if there was no such time.
     #[serde(default, alias = "together_permille", skip_serializing_if = "Option::is_none")]
     pub coscheduled_permille: Option<f64>,
 }

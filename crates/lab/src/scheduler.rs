@@ -75,7 +75,7 @@ impl SchedulerArg {
         Ok(())
     }
 
-    /// Tells whether it is the kernel's own class, with nothing loaded.
+    /// Tells whether the argument names the kernel's default class, for which nothing is loaded.
     pub fn is_default_class(&self) -> bool {
         self.name == DEFAULT_CLASS
     }
@@ -93,7 +93,7 @@ impl SchedulerArg {
     }
 }
 
-/// Name of the default class.
+/// Name of the default class in `-s`.
 pub const DEFAULT_CLASS: &str = "eevdf";
 
 /// Reason why a scheduler argument cannot be parsed.

@@ -28,8 +28,8 @@ pub struct Session {
     pub workload: Workload,
     /// The schedulers to run, prepared for the simulated kernel; the first is the baseline.
     pub schedulers: Vec<Prepared>,
-    /// Number of runs per scheduler. Run i of each scheduler has seed `seed + i`, so runs are
-    /// paired.
+    /// Number of runs per scheduler. Run i of each scheduler has seed `seed + i`, so that
+    /// comparisons can pair runs with equal seeds.
     pub runs: u32,
     pub seed: u64,
     pub duration: Option<Nanos>,
@@ -55,7 +55,8 @@ pub struct RunKey {
 /// Creates the tracer of a run.
 pub type TraceFor<'a> = dyn Fn(RunKey) -> std::io::Result<Tracer> + Sync + 'a;
 
-/// Returns a reason once runs are to end. Running ones then stop soon, and the others do not begin.
+/// Returns a reason once the session is to end. Runs in progress then stop soon, and no further run
+/// begins.
 pub type Interrupt<'a> = dyn Fn() -> Option<String> + Sync + 'a;
 
 /// Reason why a session gave no results.
@@ -154,7 +155,8 @@ impl Session {
         self.seed.wrapping_add(u64::from(self.runs.saturating_sub(1)))
     }
 
-    /// Returns the duration asked for or the workload's own; 0 if there is neither.
+    /// Returns the duration that the user asked for, or else the workload's own; 0 if neither
+    /// exists.
     fn length(&self) -> Nanos {
         self.duration.or(self.workload.duration()).unwrap_or(0)
     }
@@ -180,8 +182,8 @@ impl Session {
         }
     }
 
-    /// Carries out all runs in the simulation. If several fail, the first error in the order of the
-    /// request is returned.
+    /// Carries out all runs in the simulation. If several runs fail, returns the error of the run
+    /// that comes first in the request.
     pub fn execute(
         &self,
         traces: &TraceFor<'_>,

@@ -21,14 +21,14 @@ pub struct CgroupTime {
 /// Time in which a cgroup's own tasks ran at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoscheduledTime {
-    /// Time in which two or more were runnable and at least one ran, in ns.
+    /// Time in which two or more of the tasks were runnable and at least one ran, in ns.
     pub some_ns: u64,
-    /// Part of that time in which all of them ran, or one on each CPU, in ns.
+    /// Part of `some_ns` in which all runnable tasks ran, or one on each CPU, in ns.
     pub all_ns: u64,
 }
 
-/// Sums the CPU time below each cgroup, and computes shares among the children of one parent.
-/// Cgroups that neither ran nor waited do not take part.
+/// Sums the CPU time below each cgroup, and computes shares among the children of one parent. A
+/// cgroup whose tasks neither ran nor waited is entitled to no share.
 pub fn shares(groups: &[CgroupTime]) -> Vec<CgroupResult> {
     let sums = sums::<&str>(groups);
     let all: Vec<(u64, bool)> = groups.iter().map(|g| sums[trimmed(&g.path)]).collect();

@@ -44,14 +44,14 @@ pub struct SimSpec<'a> {
     /// Maximum length of a run whose workload has no duration.
     pub cap: Option<Nanos>,
     pub perturb: Perturb,
-    /// Engine that executes the scheduler's programs; results are the same for all.
+    /// Engine that executes the scheduler's programs; all engines give the same results.
     pub engine: Engine,
     /// Maximum memory in bytes that the object and the workload may occupy.
     pub max_memory: u64,
 }
 
 impl SimSpec<'_> {
-    /// Returns the duration asked for, or the workload's own.
+    /// Returns the duration that the user asked for, or else the workload's own.
     fn length(&self) -> Option<Nanos> {
         self.duration.or(self.workload.duration.map(|d| d.0))
     }
@@ -121,7 +121,7 @@ pub fn simulate(
 /// A booted kernel with its scheduler attached, before the workload starts.
 pub(crate) struct Ready {
     pub kernel: Kernel,
-    /// None for the default class alone.
+    /// The loaded object; None if only the default class runs.
     pub loaded: Option<Loaded>,
 }
 
@@ -138,8 +138,8 @@ pub(crate) fn ready(spec: &SimSpec<'_>, tracer: Tracer) -> Result<Ready, SimErro
     Ok(Ready { kernel, loaded })
 }
 
-/// Extends a run that ended in a deadlock to its full length, because tasks that wait for ever
-/// would wait until then. Throughput is thus per requested time.
+/// Extends a run that ended in a deadlock to its requested length, because its tasks would have
+/// waited until then. The throughput is thus relative to the requested length.
 fn sleep_on(kernel: &mut Kernel, spec: &SimSpec<'_>, stop: &Stop) {
     let end = spec.length().filter(|end| *end > kernel.now);
     if let (Stop::Deadlock { .. }, Some(end)) = (stop, end) {
@@ -153,7 +153,8 @@ pub fn kernel_types() -> Btf {
     Btf::parse(KERNEL_BTF).expect("the kernel's own BTF is valid")
 }
 
-/// Returns the kernel that objects are linked against, without a workload, for inspecting objects.
+/// Boots a kernel without a workload, and returns its types and functions for linking. Commands
+/// that inspect objects use it.
 pub fn kernel_target(machine: &Arc<Machine>) -> Result<KernelTarget, SimError> {
     let limits = Limits::default();
     let tracer = Tracer::default();
@@ -161,8 +162,8 @@ pub fn kernel_target(machine: &Arc<Machine>) -> Result<KernelTarget, SimError> {
     Ok(Kernel::boot(setup, Box::new(empty::EmptyWorkload))?.target())
 }
 
-/// Creates the executor of the workload. The kernel ends the run, because a timer of the executor
-/// would look like an event that tasks may wait for.
+/// Creates the executor of the workload, without the workload's duration. The kernel ends the run,
+/// because a timer of the executor would look like an event that tasks may wait for.
 fn executor(spec: &SimSpec<'_>) -> Result<Executor, SimError> {
     let costs = &spec.machine.costs;
     let config = ExecConfig {

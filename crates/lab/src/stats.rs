@@ -39,7 +39,8 @@ pub struct Change {
     /// Mean of the treated values over the baseline's mean, minus 1. None if the baseline's mean is
     /// 0.
     pub relative: Option<f64>,
-    /// 95 % interval of `relative`; None for fewer than two pairs.
+    /// Lower limit of the 95 % interval of `relative`, and in `high` the upper limit; None if there
+    /// is no interval, as for fewer than two pairs.
     pub low: Option<f64>,
     pub high: Option<f64>,
     pub verdict: Verdict,

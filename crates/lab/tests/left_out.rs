@@ -43,8 +43,8 @@ fn built(folder: &str) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// The object of a frontend that makes the decisions itself shows all signs. On a target that runs
-/// its tracepoint program, there is one line less.
+/// An object whose frontend makes the scheduling decisions shows all signs of a missing frontend.
+/// On a target that runs the object's tracepoint program, the report has one line less.
 #[test]
 fn a_frontend_that_decides_is_missed() {
     let relay = scxlab_sched::find("relay").unwrap();
@@ -55,9 +55,9 @@ fn a_frontend_that_decides_is_missed() {
     assert_eq!(left_out(&object, |_, _| true), [frontend]);
 }
 
-/// A scheduler that runs whole is not marked: all shipped schedulers, and the kernel's own examples
-/// and selftests, except those with a program that only user space can start or a queue that only
-/// user space fills.
+/// A scheduler that runs as a whole gets no mark. All shipped schedulers and the kernel's own
+/// examples and selftests do so, except those with a program that only user space can start or a
+/// queue that only user space fills.
 #[test]
 fn nothing_is_said_of_a_scheduler_that_runs_whole() {
     for shipped in scxlab_sched::shipped() {
@@ -91,8 +91,8 @@ fn nothing_is_said_of_a_scheduler_that_runs_whole() {
     );
 }
 
-/// With its recipe, an object is reported with the recipe's omissions; without it, with the whole
-/// frontend, if the object shows that it needs one.
+/// With a recipe, the report on an object lists the recipe's omissions. Without a recipe, it lists
+/// the whole frontend, if the object shows that it needs one.
 #[test]
 fn a_recipe_says_what_it_leaves_out() {
     for (name, bytes) in built("scx") {

@@ -46,14 +46,14 @@ fn is_at(place: &str, remark: &str) -> bool {
         (1..).zip(LAPSE.lines()).filter(|(_, l)| ends(l)).map(|(n, _)| n).collect();
     assert_eq!(at.len(), 1, "{remark}");
     let Some((_, after)) = place.rsplit_once("lapse.bpf.c:") else { return false };
-    // The line's text follows, if the compiler put it into the object.
+    // The source text follows the line number, if the compiler put the text into the object.
     let lines = after.split_once([':', '(', ')']).map_or(after, |(lines, _)| lines);
     let lines: Vec<&str> = lines.split(" or ").collect();
     assert!(lines.len() == 1 || place.contains("scx/compat.bpf.h:"), "{place}");
     lines.iter().any(|line| line.parse() == Ok(at[0]))
 }
 
-/// Returns the exit after the error number `wrong` of `lapse`, 20 ms after it was attached.
+/// Runs `lapse`, which commits error number `wrong` 20 ms after its attach, and returns its exit.
 fn wronged(wrong: u32, machine: &str, engine: Engine, seed: u64) -> Exit {
     let scheduler = format!("lapse,wrong={wrong},eject_after_ns=20000000");
     let exit = run(&scheduler, SLEEPERS, machine, engine, seed, 1).exit;
@@ -114,7 +114,8 @@ fn an_error_names_the_line_that_makes_it() {
     }
 }
 
-/// An error in a subprogram or a callback names its caller; other errors have none.
+/// The report on an error in a subprogram or in a callback of a loop names the caller. Reports on
+/// other errors name none.
 #[test]
 fn an_error_names_the_callers_of_its_function() {
     for (wrong, ..) in WRONGS {
@@ -183,7 +184,7 @@ fn a_stall_says_since_when_and_what_ran_meanwhile() {
             let (since, waited) = (time_after(who, " since "), time_after(who, ", for "));
             assert!((5_000_000..7_000_000).contains(&since), "{about}");
             assert!((since + waited).abs_diff(exit.at_ns.unwrap()) < 100_000, "{about}");
-            // Operations before the wait are not counted.
+            // The report leaves out operations before the wait.
             assert!(exit.origin.len() > 2, "{about}");
             for ran in &exit.origin[2..] {
                 assert!(ran.starts_with("since ") && time_after(ran, "since ") > since, "{about}");
@@ -191,8 +192,8 @@ fn a_stall_says_since_when_and_what_ran_meanwhile() {
             let ran: u64 = exit.origin[2..].iter().map(|line| dispatches(line)).sum();
             let all_calls = run.metrics["op_dispatch_calls"].value;
             if machine == "1n1c1t" {
-                // Two of three intervals between the watchdog's checks are counted, and calls are
-                // spread evenly.
+                // The report counts the calls in two of the three intervals between the watchdog's
+                // checks, and the calls are spread evenly over time.
                 let share = ran as f64 / all_calls;
                 assert!((0.64..0.69).contains(&share), "{about}: {all_calls}");
             } else if cpus == "1-2" {
@@ -222,7 +223,7 @@ fn a_stall_names_the_queue_and_the_line_that_put_the_task_there() {
             exit.dump.contains(&format!("\nBacktrace:\n  {}\n  {place}\n", exit.origin[0])),
             "{exit:#?}"
         );
-        // The task was never inserted, so the operation that received it is named.
+        // The task was never inserted, so the report names the operation that received it.
         let exit = stalled(1, machine, "0", seed).exit;
         let begin = "on no DSQ: held by the scheduler since ops.enqueue(): lapse_enqueue (";
         assert!(exit.origin[1].starts_with(begin), "{exit:#?}");
@@ -254,7 +255,8 @@ fn a_stall_says_how_many_are_before_the_task() {
     }
 }
 
-/// A real-time task that keeps the CPU is not the scheduler's fault, and the report names it.
+/// A real-time task that keeps the CPU is not the scheduler's fault, and the report says that such
+/// a task runs.
 #[test]
 fn a_stall_below_a_real_time_task_says_so() {
     let work = "[[thread]]\nname = 'a'\ncpus = '0'\nops = [{ sleep = '5ms' }, { compute = '1ms' }]\n\

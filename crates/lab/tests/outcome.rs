@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Failures in a run appear in its result: tasks that starve, ejections, parts of the scheduler
-//! that do not run. The knobs of `bpf/selftest/lapse` cause them.
+//! that do not run. The knobs of `bpf/selftest/lapse` cause these failures.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use scxlab_workload::{Perturb, Program, WorkloadArg, load, parse_workload_arg};
 const MS: u64 = 1_000_000;
 const MACHINES: [&str; 4] = ["1n1c1t", "1n2c1t", "1n2c2t", "2n2c1t"];
 
-/// `lapse` starves tasks whose name begins with "v" (118).
+/// `lapse` starves tasks whose name begins with "v", the character with code 118.
 const STARVING: &str = "lapse,starve=118";
 
 fn scheduler(text: &str, machine: &Arc<Machine>) -> Prepared {
@@ -89,9 +89,9 @@ fn starving_two_of_three_tasks_shows_ten_seconds() {
     assert!(honest.never_ran.is_empty() && honest.succeeded());
 }
 
-/// On several machines, with several numbers of victims, lengths and seeds: a wait that has not
-/// ended is counted up to the end of the run, in the distributions and for the task, and tasks that
-/// never ran are named. With the knob off there are none.
+/// A wait that has not ended counts up to the end of the run, in the distributions and for the
+/// task, and the result names tasks that never ran. With the knob off, no task starves. The test
+/// uses several machines, numbers of victims, lengths and seeds.
 #[test]
 fn open_waits_count_as_the_time_waited() {
     for (at, machine) in MACHINES.iter().enumerate() {
@@ -116,8 +116,8 @@ fn open_waits_count_as_the_time_waited() {
     }
 }
 
-/// A task that ran before and is woken up, but does not run again: its wait counts as wake-up
-/// latency too, and the task is not listed as one that never ran.
+/// If a task that ran before is woken up and does not run again, its wait also counts as wake-up
+/// latency. The result does not list the task among those that never ran.
 #[test]
 fn a_wake_up_that_is_never_served_counts() {
     // From 20 ms on a real-time task keeps the CPU.
@@ -161,7 +161,7 @@ fn a_turn_that_could_not_come_yet_is_no_starvation() {
         );
         run(STARVING, &work, "1n2c1t", 1000, 1)
     };
-    // The limit, a hundredth of the run, is 10 ms.
+    // The result lists a task that waited for 10 ms or more, a hundredth of the run.
     for (at, wait_ms, named) in [("995ms", 5.0, 0), ("980ms", 20.0, 1), ("500ms", 500.0, 1)] {
         let run = late(at);
         assert_eq!(run.never_ran.len(), named, "{at}: {:?}", run.tasks);
@@ -228,7 +228,7 @@ fn only_a_count_is_zero_by_being_absent() {
     assert_eq!(of("op_enqueue_mean").baseline.summary.mean, Some(mean));
 }
 
-/// Returns a scheduler that is ejected in `permille` thousandths of the runs.
+/// Returns a scheduler that is ejected after `after_ms` in `permille` thousandths of the runs.
 fn leaving(after_ms: u64, permille: u32) -> String {
     format!("lapse,eject_after_ns={},eject_permille={permille}", after_ms * MS)
 }
@@ -302,7 +302,7 @@ fn ejected_runs_are_not_averaged() {
     }
 }
 
-/// If no run counts, there is no figure and no change, and the verdict states it.
+/// If no run of a scheduler counts, there is no figure and no change, and the verdict is `NoRuns`.
 #[test]
 fn nothing_is_said_of_runs_that_all_ended_badly() {
     let (stayed, left) = (runs("vtime", LOAD, 40, 3), runs(&leaving(10, 1000), LOAD, 40, 3));
@@ -349,8 +349,8 @@ fn a_deadlock_does_not_count() {
     }
 }
 
-/// The first exit is the one reported. Faults of the scheduler's last operations are added as
-/// notes.
+/// The result reports the first exit. Faults in operations that the kernel calls after it, such as
+/// `ops.exit()`, appear as notes.
 #[test]
 fn faults_of_a_leaving_scheduler_are_said() {
     for (lingers, op) in [(1, "exit"), (2, "dump")] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Shipped recipes on the unmodified objects that they are for: no scheduler is ejected, and tables
-//! are filled as by the frontend. The objects come from `make objects`.
+//! Shipped recipes on the unmodified objects that they are for: no scheduler is ejected, and the
+//! recipe fills tables as the frontend would. The objects come from `make objects`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -111,8 +111,8 @@ fn bpfland_is_prepared_as_by_its_frontend() {
             .parse::<u64>()
             .unwrap()
     };
-    // ENQ_LAST, ENQ_EXITING, ENQ_MIGRATION_DISABLED, ALLOW_QUEUED_WAKEUP, and with several nodes
-    // BUILTIN_IDLE_PER_NODE.
+    // The bits are ENQ_LAST, ENQ_EXITING, ENQ_MIGRATION_DISABLED, ALLOW_QUEUED_WAKEUP and, on
+    // machines with several nodes, BUILTIN_IDLE_PER_NODE.
     assert_eq!(flags(&object), 2 | 4 | 16 | 32 | 64);
     assert_eq!(flags(&prepared("bpfland", "", "1n4c2t")), 2 | 4 | 16 | 32);
     let object = prepared("bpfland", ",primary=\"0-2,5\",slice_max=500000", "2n4c2t");
@@ -152,7 +152,7 @@ fn pairs_are_those_of_the_frontend() {
     assert!(error.contains("stride must divide"), "{error}");
 }
 
-/// Without its recipe the same object fails or leaves CPUs idle.
+/// Without its recipe, an object fails or leaves CPUs idle.
 #[test]
 fn a_recipe_is_needed() {
     let machine = Arc::new(Machine::resolve("2n4c2t").unwrap());
@@ -235,7 +235,7 @@ fn with_struct_size(object: &[u8], name: &str, size: u32) -> Vec<u8> {
     let text = [&[0], name.as_bytes(), &[0]].concat();
     let name = (find(&object[strings..], &text).expect("the name") + 1) as u32;
     let at = types + find(&object[types..types + len], &name.to_le_bytes()).expect("the struct");
-    // BTF_KIND_STRUCT
+    // Kind 4 is BTF_KIND_STRUCT.
     assert_eq!(word(at + 4) >> 24 & 0x1f, 4);
     let mut changed = object.to_vec();
     changed[at + 8..at + 12].copy_from_slice(&size.to_le_bytes());

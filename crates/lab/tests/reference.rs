@@ -74,7 +74,7 @@ fn part(part: &metric::Part) -> String {
     }
 }
 
-/// Returns what is said of all metrics, or of each.
+/// Joins the texts that `say` returns for the metrics; equal neighbours appear once.
 fn each(metrics: &[Metric], say: fn(&Metric) -> &'static str) -> String {
     let mut all: Vec<&str> = metrics.iter().map(say).collect();
     all.dedup();
@@ -150,7 +150,7 @@ fn metrics_by_name() -> (Map<String, Value>, Map<String, Value>) {
     (single, families)
 }
 
-/// The page says what each kind of end means.
+/// The page `results.md` says what each kind of a run's end means.
 #[test]
 fn the_results_page_is_fresh() {
     let file = "docs/reference/results.md";
@@ -185,7 +185,7 @@ fn the_tables_of_knobs_are_fresh() {
     }
 }
 
-/// Makes links of the pages in parentheses.
+/// Turns the name of each page in parentheses, such as `(kick.md)`, into a link.
 fn linked(text: &str) -> String {
     let link = |part: &str| match part.split_once(".md)") {
         Some((page, rest)) => format!("[{page}.md]({page}.md)){rest}"),

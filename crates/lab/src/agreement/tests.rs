@@ -8,7 +8,7 @@ use crate::metric::MetricTable;
 use crate::run::{CgroupResult, Exit, StopKind, StopReason};
 
 /// Makes a run with `switches` context switches, two kinds of threads, and a cgroup that got
-/// `heavy_ms` of 100 ms.
+/// `heavy_ms` of 100 ms of CPU time.
 fn run(target: &'static str, switches: u64, heavy_ms: u64) -> Run {
     let mut metrics = MetricTable::new("loop");
     metrics.count(&metric::CONTEXT_SWITCHES, switches);

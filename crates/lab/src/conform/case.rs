@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::session::MAX_LENGTH;
 
-/// One situation.
+/// A conformance case.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub name: String,
@@ -25,11 +25,12 @@ pub struct Case {
     /// Operations that are not compared, each with the reason.
     pub ignore: IndexMap<String, String>,
     pub timeline: Vec<Timed>,
-    /// Whether slice ends are compared. They are with the tracer, whose knobs determine them.
+    /// Whether ticks and ends of slices are compared. They are compared under the tracer, because
+    /// its knobs determine when slices end.
     pub compare_turns: bool,
 }
 
-/// An action on the system from outside.
+/// An action from outside the workload, with its time.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timed {
@@ -122,7 +123,8 @@ impl Case {
         let mut text = "tracer".to_owned();
         for (name, value) in &self.knobs {
             let value = match value {
-                // A knob of one byte takes a single letter as its character code.
+                // A single letter is the value of a knob of one byte, which takes the character
+                // code.
                 toml::Value::String(s) if s.len() == 1 => s.as_bytes()[0].to_string(),
                 toml::Value::String(s) => s.clone(),
                 other => other.to_string(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The logs of both kernels' witnesses, turned into sequences: per task the operations in order,
-//! with repeats folded.
+//! Conversion of both kernels' logs of operations into sequences: the operations of each task in
+//! order, with each repeated stretch written once.
 //!
 //! Owns: the layout of `struct entry` in `bpf/live/witness.h`.
 
@@ -81,8 +81,8 @@ impl Entry {
         })
     }
 
-    /// Converts a call recorded by the simulated kernel's witness; None for an operation that is
-    /// not compared.
+    /// Converts a call that the simulated kernel recorded. Returns None if `OPS` does not list the
+    /// operation; such operations are not compared.
     pub fn of(call: &OpCall) -> Option<Entry> {
         let op = OPS.iter().position(|(name, _)| *name == call.op.name())? as u32;
         let (pid, comm) = match &call.task {
@@ -106,8 +106,8 @@ impl Entry {
     }
 }
 
-/// Entries in this initial period, in ns, are ignored, because each target creates tasks in its own
-/// way. The tasks of a case first sleep for twice this time.
+/// Length in ns of the period at the start of a case whose entries are ignored, because each target
+/// creates tasks in its own way. The tasks of a case first sleep for at least twice this time.
 pub const SETTLE_NS: u64 = 25_000_000;
 
 /// Returns the sequences that the case compares. `start` is the time at which the workload began. A
@@ -127,9 +127,10 @@ pub fn sequences(case: &Case, entries: &[Entry], start: u64) -> Sequences {
     all.into_iter().map(|(about, ops)| (about, settled(ops))).collect()
 }
 
-/// Removes ticks and turns. A turn is a task that stops while runnable, is queued, and runs again.
-/// The end of a slice depends on the processor's speed and, on a real kernel, on other tasks that
-/// compete for the CPU.
+/// Removes ticks and turns from a sequence. A turn is a stretch in which the task stops while
+/// runnable, is enqueued, and runs again. The number of turns cannot be compared, because the end
+/// of a slice depends on the processor's speed and, on a real kernel, on other tasks that compete
+/// for the CPU.
 pub fn without_turns(ops: Vec<String>) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     let mut rest = ops.iter().filter(|op| *op != "tick").peekable();
@@ -153,9 +154,9 @@ pub fn without_turns(ops: Vec<String>) -> Vec<String> {
 /// Maximum length of a repeated stretch, in operations.
 const LONGEST: usize = 12;
 
-/// Writes a stretch that repeats itself only once, with a `+` at its end, because the number of
-/// slices depends on the processor's speed. A partial repeat at the end of the case is dropped for
-/// the same reason.
+/// Replaces all copies of a repeated stretch with one copy and a `+`, because the number of slices,
+/// and so of repeats, depends on the processor's speed. If the case ends within a repeat, that
+/// unfinished copy is dropped too.
 pub fn fold(ops: Vec<String>) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     let mut at = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The shipped cases: those in `cases/conform`.
+//! The shipped conformance cases, which are all files in `cases/conform`.
 
 macro_rules! cases {
     ($($name:literal,)+) => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The declarations fit each other.
+//! Tests that the declarations of metrics fit each other.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ fn quantiles_are_present_when_samples_support_them() {
     assert_eq!(names(1), wanted.map(|(q, v)| (format!("lock_wait_{q}"), v)).collect::<Vec<_>>());
 }
 
-/// With fewer than 10,000 samples p99.99 would be the largest one.
+/// With fewer than 10,000 samples, p99.99 would be the largest sample.
 #[test]
 fn p99_99_needs_ten_thousand_samples() {
     let value = |count| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Execution of a recipe: on an object that is open, and again on each kernel that the object is
-//! loaded into.
+//! Execution of a recipe: the steps before load once, on the open object; the later steps on each
+//! kernel that the object is loaded into.
 //!
 //! Owns: the order (constants and sizes, load, maps and programs, attach, remaining steps), loops,
 //! and the values of formulas.
@@ -210,7 +210,8 @@ impl<'a> RecipeExecution<'a> {
         Ok(())
     }
 
-    /// Carries out the step as it iterates; each iteration sees the effects of earlier ones.
+    /// Carries out the step's iterations one by one; each iteration sees the effects of the earlier
+    /// iterations.
     fn in_order(&mut self, step: &RecipeStep, side: &mut ObjectState<'_>) -> Outcome<()> {
         let mut nth = 0;
         self.walk(step, 0, 1, side, &mut |work, side| {
@@ -377,7 +378,8 @@ fn missing<'a>(
 }
 
 impl RecipeError {
-    /// Returns the missing part of the simulation, if a program failed because it needs one.
+    /// Returns the feature that the simulator does not model, if a program failed because it needs
+    /// that feature.
     pub fn unmodelled(&self) -> Option<&str> {
         match &*self.what {
             RecipeErrorKind::Fault { fault, .. } => match Fault::kind(fault) {

@@ -58,7 +58,7 @@ pub struct Target {
     /// Address of the value of that type.
     pub at: Option<Expr>,
     pub steps: Vec<StepExpr>,
-    /// The target ends in `?`: the assignment is dropped if the variable does not exist.
+    /// Whether the target ends in `?`, which drops the assignment if the variable does not exist.
     pub optional: bool,
 }
 
@@ -109,8 +109,8 @@ fn hint(candidates: &[String]) -> String {
 const MAX_DEPTH: u32 = 64;
 const MAX_LEN: usize = 4096;
 
-/// Binary operators by precedence, lowest first. Within a level, operators come before their
-/// prefixes.
+/// Binary operators by precedence, lowest first. Within a level, an operator comes before its
+/// prefixes: `<=` before `<`.
 const LEVELS: [&[&str]; 10] = [
     &["||"],
     &["&&"],
@@ -229,7 +229,7 @@ fn binary(op: &str, a: i128, b: i128) -> Result<i128, ExprError> {
     result.ok_or(ExprError::Overflow)
 }
 
-/// Shifts left. Shifting bits out of the 128 is an overflow, as for `*`.
+/// Shifts left. A result that does not fit 128 bits is an overflow, as for `*`.
 fn shift_left(a: i128, by: i128) -> Option<i128> {
     let factor = 1i128.checked_shl(u32::try_from(by).ok()?).filter(|f| *f > 0)?;
     a.checked_mul(factor)

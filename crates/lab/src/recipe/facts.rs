@@ -89,7 +89,7 @@ impl View<'_> {
     }
 }
 
-/// Variables of a recipe: numbers, and tables of numbers indexed by their indices.
+/// Variables of a recipe, by name and indices. A plain number is a variable without indices.
 #[derive(Clone, Debug, Default)]
 pub struct Vars(BTreeMap<String, BTreeMap<Vec<i128>, i128>>);
 
@@ -268,8 +268,8 @@ impl Query<'_> {
         })
     }
 
-    /// Returns the core's second thread for its first thread, and the first thread for all others;
-    /// -1 for a core with one thread.
+    /// Returns another thread of the CPU's core: the core's second thread if the CPU is the first
+    /// thread, and the first thread otherwise; -1 if the core has one thread.
     fn sibling(&self, cpu: CpuId) -> i128 {
         let mask = self.topology.core_mask(cpu);
         let other = self.topology.cpu_ids().find(|c| *c != cpu && in_mask(mask, *c));

@@ -18,7 +18,7 @@ pub enum RunFailure {
     NotLoaded,
     /// The simulated program stopped at a fault.
     Fault(Box<Fault>),
-    /// A real kernel refused to run it.
+    /// A real kernel refused to run the program.
     Refused(String),
 }
 
@@ -35,8 +35,8 @@ pub trait Frontend {
     /// Runs a syscall program, on `cpu` if given. The program may change its context.
     fn run(&mut self, program: &str, ctx: &mut [u8], cpu: Option<CpuId>)
     -> Result<i32, RunFailure>;
-    /// Returns the size of a whole element in bytes; for a per-CPU map, of all copies, each padded
-    /// to 8 bytes.
+    /// Returns the size of a whole element in bytes. In a per-CPU map, that is the size of all
+    /// copies together, each padded to a multiple of 8 bytes.
     fn value_len(&self, map: usize) -> usize;
     fn is_per_cpu(&self, map: usize) -> bool;
     /// Returns an element; for a per-CPU map, all copies, or the copy of `cpu`.
@@ -50,9 +50,9 @@ pub trait Frontend {
         value: &[u8],
         cpu: Option<CpuId>,
     ) -> Result<(), Errno>;
-    /// Creates maps like the template and puts them into slots 0 and up of a map of maps.
+    /// Creates `slots` maps like the template of a map of maps, and puts them into its first slots.
     fn fill_map_of_maps(&mut self, map: usize, slots: u32) -> Result<(), String>;
-    /// Reads memory of the object's arena, at an address as its programs use it.
+    /// Reads memory of the object's arena. `at` is an address as the object's programs use it.
     fn read_arena(&mut self, at: u64, len: u64) -> Result<Vec<u8>, String>;
     fn write_arena(&mut self, at: u64, bytes: &[u8]) -> Result<(), String>;
 }

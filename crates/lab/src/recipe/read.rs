@@ -282,8 +282,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Inserts the parameters and steps of an included recipe. If both recipes have a parameter,
-    /// the including recipe's definition is used. The lists of omissions are joined.
+    /// Inserts the parameters, steps and omissions of an included recipe. If both recipes define a
+    /// parameter, the definition of the including recipe holds.
     fn include(&self, place: &SourcePos, name: &str, recipe: &mut Recipe) -> Outcome<()> {
         let refuse = |why: String| RecipeError::at(place, RecipeErrorKind::Include(why));
         let text = shipped::text(name)

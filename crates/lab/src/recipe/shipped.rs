@@ -38,7 +38,7 @@ pub fn shipped() -> &'static [(&'static str, &'static str)] {
     ]
 }
 
-/// Recipes that only other recipes include.
+/// Recipes that other recipes include, and that users cannot name.
 fn shared() -> &'static [(&'static str, &'static str)] {
     embed!["shared/arena", "shared/core-types"]
 }
@@ -62,8 +62,8 @@ pub fn find(name: &str) -> Option<(Recipe, &'static str)> {
 
 /// Returns the shipped recipe for a scheduler whose ops have that name.
 pub fn for_ops(ops: &str) -> Option<(Recipe, &'static str)> {
-    // Texts that do not contain the name are not parsed. Otherwise a run of a scheduler without a
-    // recipe would parse all recipes.
+    // Parse only texts that contain the name, so that a run of a scheduler without a recipe does
+    // not parse all recipes.
     let mut candidates = shipped().iter().filter(|(_, text)| text.contains(ops));
     candidates.find_map(|(name, text)| {
         let recipe = parse(name, text);

@@ -217,8 +217,8 @@ fn variables_keep_numbers_and_tables() {
     assert!(error("[[step]]\nlet = { 'x?' = 3 }").contains("no variable of a recipe"));
 }
 
-/// Conditions and keys are evaluated first, for all iterations. Ties keep their order. `nth` counts
-/// the iterations.
+/// A step with `sort` evaluates the conditions and keys of all iterations first. Iterations with
+/// equal keys keep their order. `nth` counts the iterations.
 #[test]
 fn passes_are_put_in_order() {
     let body = "
@@ -332,8 +332,8 @@ fn sets_of_cpus_are_given_as_lists() {
     assert!(parse_error("[params.p]\ndoc = 'd'").contains("either \"default\""));
 }
 
-/// For an object that the recipe is not for, the message states the recipe's versions and the
-/// alternatives.
+/// If the object lacks a name that the recipe uses, the message states the versions that the recipe
+/// is for, and the user's alternatives.
 #[test]
 fn what_an_object_lacks_is_said_with_the_versions() {
     let head = "doc = 'd'\nsource = 's'\nleaves_out = []\nversions = ['2.1', '2.0']\n";

@@ -11,8 +11,8 @@ pub const ABSENT: &str = "-";
 pub struct Scale {
     divisor: f64,
     unit: &'static str,
-    /// Whether the unit is a power of ten in front of the label's unit, instead of a unit after a
-    /// comma.
+    /// Whether `unit` is a power of ten. It then stands in front of the unit that the label already
+    /// has, as in `10^6 loop/s`.
     is_factor: bool,
 }
 

@@ -24,7 +24,8 @@ pub fn mark(groups: &[&[Run]]) -> &'static str {
     if groups.iter().all(|group| group.iter().all(|run| run.counts)) { "" } else { " !" }
 }
 
-/// Returns the rows above the metrics: always the exit kind, the others only if they apply.
+/// Returns the rows above the metrics. The exit kind is always shown. The time of the ejection, the
+/// number of runs that count and the number of starved tasks are shown only if they apply.
 pub fn lines(groups: &[&[Run]]) -> Vec<Vec<String>> {
     let any = |is: fn(&Run) -> bool| groups.iter().any(|group| group.iter().any(is));
     let mut all = vec![line("exit", groups, exit)];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Reading the result from a finished kernel: metrics with units, tasks, cgroups, exit.
+//! Reads the result of a run from the kernel after the run: metrics with units, tasks, cgroups,
+//! exit.
 //!
 //! Owns: the order of metrics in results. `metric.rs` declares them.
 

@@ -83,8 +83,8 @@ fn false_alarms_are_one_in_twenty() {
     assert!((60..=150).contains(&alarms), "{alarms} of {trials}");
 }
 
-/// Compared with scipy's `ttest_ind(equal_var=False)` for the difference of means. With a constant
-/// baseline, the ratio's interval is the difference's interval over the baseline.
+/// The expected values come from scipy's `ttest_ind(equal_var=False)` for the difference of means.
+/// With a constant baseline, the ratio's interval is the difference's interval over the baseline.
 #[test]
 fn independent_samples_have_welchs_interval() {
     let base = [10.0, 10.0, 10.0, 10.0];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Steps on a loaded object: they run its programs and write its maps, globals and memory.
 //!
-//! Owns: the bytes of contexts and elements. Does not: actions that need an object that is only
-//! open.
+//! Owns: the bytes of contexts and elements. Does not: carry out actions that need an object before
+//! its load (see `open.rs`).
 //! Models: a frontend's `bpf_prog_test_run_opts()`, `bpf_map_update_elem()` and its mappings of
 //! globals and arenas.
 
@@ -273,7 +273,8 @@ impl RecipeExecution<'_> {
     }
 }
 
-/// Returns the present element, one copy per CPU concerned; zeros if the element does not exist.
+/// Returns the present copies of an element: in a per-CPU map, the copy of `cpu` if given or else
+/// each CPU's copy; in another map, the only copy. An element that does not exist is all zeros.
 fn element(
     side: &ObjectState<'_>,
     map: usize,
@@ -302,7 +303,8 @@ fn type_named(btf: &Btf, name: &str) -> Option<TypeId> {
     kinds.into_iter().find_map(|kind| btf.find(name, kind))
 }
 
-/// Writes a field of the object at an address, as user space would through its mapping.
+/// Writes a field of a value in the arena, as user space would through its mapping. `address` is
+/// the address of the value.
 fn poke(
     frontend: &mut dyn Frontend,
     address: u64,
@@ -317,7 +319,7 @@ fn poke(
     frontend.write_arena(at, &bytes)
 }
 
-/// Creates maps like the template and puts them into slots 0 and up.
+/// Creates `slots` maps like the template of a map of maps, and puts them into its first slots.
 fn fill_map_of_maps(
     frontend: &mut dyn Frontend,
     map: &str,

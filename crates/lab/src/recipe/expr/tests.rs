@@ -108,7 +108,7 @@ fn nesting_is_bounded() {
         assert!(matches!(value(&part.repeat(1000)), Err(ExprError::Depth { .. })), "{part}");
         assert!(matches!(value(&part.repeat(10_000)), Err(ExprError::Length { .. })), "{part}");
     }
-    // The parser handles a chain without recursion, but its tree is deep; the length limit bounds
-    // it.
+    // The parser reads a chain of operators without recursion, but the chain's tree is deep. The
+    // limit on a formula's length bounds that depth.
     assert_eq!(value(&format!("0{}", "+1".repeat(2000))), Ok(2000));
 }
