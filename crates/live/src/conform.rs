@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The real half of a conformance case.
+//! The half of a conformance case that runs on the real kernel.
 //!
-//! Owns: the case's actions on tasks from outside, at their times. Does not: compare.
+//! Owns: the case's actions on tasks from outside, at their times. Does not: compare the two
+//! halves.
 
 use std::fs;
 use std::path::Path;

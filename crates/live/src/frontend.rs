@@ -22,8 +22,8 @@ pub struct LiveFrontend<'a> {
     pub object: &'a Object,
 }
 
-/// Tells whether a map is the one that libbpf made for a data section. Its name is the section's
-/// name or, if that contains one dot, ends with it.
+/// Tells whether a map is the one that libbpf made for a data section. The map's name is the
+/// section's name or, if the section's name contains exactly one dot, ends with the section's name.
 pub fn is_section(map_name: &OsStr, ty: MapType, section: &str) -> bool {
     let name = map_name.to_string_lossy();
     match ty {
@@ -281,7 +281,7 @@ fn on_cpu<R>(cpu: CpuId, f: impl FnOnce() -> R) -> Result<R, String> {
         return Err(format!("CPU {cpu}: {}", std::io::Error::last_os_error()));
     }
     let result = f();
-    // SAFETY: as above.
+    // SAFETY: `before` has the given size.
     unsafe { libc::sched_setaffinity(0, size_of_val(&before), &raw const before) };
     Ok(result)
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The gang switch of cgroups: an extended attribute of a cgroup's directory.
 //!
-//! Owns: the attribute's name and values. The attribute may be set by this command, `setfattr` or a
-//! workload file. A scheduler that schedules gangs reads it there, so no other channel is needed.
+//! Owns: the attribute's name and values. `scxlab gang`, `setfattr` or a workload file may set the
+//! attribute. A scheduler that schedules gangs reads the attribute itself, so no other channel is
+//! needed.
 //! Models: the interface of the thread "Gang scheduling in CFS" (2011), `echo 1 > cpu.gang`,
 //! without a change to the kernel.
 
@@ -59,8 +60,8 @@ impl Gangs {
         cgroup_mount().map(|mount| Gangs { mount }).ok_or(GangError::NoCgroups)
     }
 
-    /// Switches a cgroup, given as its directory or as its path from the top. Returns the path from
-    /// the top.
+    /// Makes a cgroup a gang, or an ordinary cgroup again. `cgroup` is the cgroup's directory or
+    /// its path from the top of the hierarchy. Returns the path from the top.
     pub fn switch(&self, cgroup: &str, on: bool) -> Result<String, GangError> {
         let path = self.directory(cgroup)?;
         let value = if on { "1" } else { "0" };

@@ -26,7 +26,7 @@ use crate::run::{LiveSpec, run};
 use crate::trace::Recording;
 use crate::{LiveError, conform};
 
-/// A request.
+/// A request to a live target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// Target that executes the job.
@@ -53,8 +53,8 @@ impl Target {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
-    /// Runs of every scheduler with every seed. The schedulers take turns, so that slow drift
-    /// affects all of them.
+    /// Runs of every scheduler with every seed. The schedulers take turns, so that a slow change of
+    /// the machine's speed affects all schedulers alike.
     Runs {
         schedulers: Vec<SchedulerInput>,
         workload: Workload,

@@ -4,7 +4,7 @@
 //!
 //! Owns: the transfer of all settings in `Prepared`: globals, ops settings, map sizes, which
 //! programs are loaded.
-//! Does not: choose any of them; attach (see `scheduler.rs`).
+//! Does not: choose these settings, or attach the object (see `scheduler.rs`).
 
 use std::ffi::OsStr;
 
@@ -43,8 +43,8 @@ pub fn load(prepared: &PreparedObject, label: &str) -> Result<(OpenObject, Objec
     Ok((plan, object))
 }
 
-/// Makes the settings that every frontend makes: the ops contain the kernel's count of hotplug
-/// events, and the dump has room.
+/// Makes the settings that every frontend makes: writes the kernel's count of hotplug events into
+/// the ops, and makes room for the kernel's debug dump.
 fn set_default_ops(plan: &mut OpenObject, table: &str) {
     let object = plan.object().clone();
     let Some(edit) = plan.table_mut(table) else { return };
@@ -109,7 +109,7 @@ fn map_named<'a>(open: &'a mut OpenBpf, name: &str) -> Option<OpenMapMut<'a>> {
     open.maps_mut().find(|map| map.name() == OsStr::new(name))
 }
 
-/// Copies the settings of the chosen table. Other tables are not created.
+/// Copies the settings of the chosen table, and tells libbpf not to create the other tables.
 fn set_tables(open: &mut OpenBpf, plan: &OpenObject, chosen: &str) -> Result<(), String> {
     for edit in &plan.tables {
         let name = edit.name();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Messages of libbpf while an object is loaded, kept for the error message if loading fails.
 //!
-//! Owns: the global buffer of libbpf's print callback, which takes no argument of the caller.
+//! Owns: the buffer of libbpf's print callback. The buffer is global, because the callback takes no
+//! argument of the caller.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,8 +12,8 @@ static TEXT: Mutex<String> = Mutex::new(String::new());
 /// Allows one load at a time, because the callback is global to the process.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Size limit of the kept messages in bytes. Beyond it the first ones are dropped, because a
-/// verifier's log ends with the reason.
+/// Size limit of the kept messages in bytes. Beyond the limit, the oldest messages are dropped,
+/// because a verifier's log ends with the reason.
 const KEEP: usize = 4 << 20;
 /// Line in place of messages that were dropped.
 const DROPPED: &str = "(earlier lines are dropped)\n";
@@ -111,7 +112,7 @@ mod tests {
         assert!(found.end.ends_with("R0 invalid mem access 'scalar'"), "{}", found.end);
     }
 
-    /// The kernel's log of one program has up to 16 MiB, in one message.
+    /// The verifier's log of one program has up to 16 MiB, and libbpf passes it on as one message.
     #[test]
     fn the_end_of_a_long_log_is_kept() {
         let walk = "5: (07) r2 += 8 ; R2=scalar()\n".repeat(1 << 18);

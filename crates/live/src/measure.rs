@@ -140,7 +140,8 @@ impl Measured<'_> {
     pub fn cgroups(&self, program: &Program) -> Vec<CgroupResult> {
         let tasks = self.tasks();
         let seen = self.seen();
-        // The probe identifies cgroups by inode, which is taken from the tasks in the cgroup.
+        // The probe identifies a cgroup by its inode. The probe's data on a task in the cgroup has
+        // that inode.
         let inode_of = |path: &str| {
             let mut inside = self.report.tasks.iter().filter(|t| t.cgroup == path);
             inside.find_map(|t| seen.get(&key(t)).map(|s| s.cgroup))

@@ -36,7 +36,7 @@ impl Times {
     }
 
     /// Returns the value at or below which `per_10_000` of 10,000 times lie, to within 1.6 %; 0 if
-    /// there are none.
+    /// the distribution is empty.
     pub fn quantile(&self, per_10_000: u64) -> u64 {
         let wanted = (self.count() * per_10_000).div_ceil(10_000).max(1);
         let mut below = 0;
@@ -93,11 +93,11 @@ pub struct ProbeData {
     /// Tasks in the order of their ends. All tasks have ended, because the data is read
     /// after the workload.
     pub tasks: Vec<TaskSum>,
-    /// Time in which the tasks of a cgroup ran at once, by inode.
+    /// Time in which the tasks of a cgroup ran at once, by the cgroup's inode.
     pub cgroups: BTreeMap<u64, CoscheduledTime>,
 }
 
-/// Period that the probe measures; the probe measures nothing before it is set.
+/// Period that the probe measures. The probe measures nothing until the period is set.
 pub struct Window(MapHandle);
 
 impl Window {
@@ -109,8 +109,9 @@ impl Window {
         set.map_err(|e| LiveError::Probe(format!("its window: {e}")))
     }
 
-    /// Returns a signal through which the workload's director sets start and end itself when it
-    /// releases the threads. A thread of this process might have to wait for a CPU at that moment.
+    /// Returns a signal through which the workload's director itself sets start and end when it
+    /// releases the threads. A thread of this process might set them too late, because it might
+    /// have to wait for a CPU at that moment.
     pub fn start_signal(&self) -> Result<StartSignal, LiveError> {
         let signal = StartSignal::in_memory(self.0.as_fd());
         signal.map_err(|e| LiveError::Probe(format!("its window: {e}")))

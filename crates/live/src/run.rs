@@ -47,8 +47,8 @@ fn run_workload(spec: &LiveSpec<'_>, probe: &Probe) -> Result<NativeReport, Live
     Ok(native::run(program, &config)?)
 }
 
-/// Converts a command's report to the form that programs have. It lists no threads; the probe
-/// reports them.
+/// Converts a command's report to the form that reports of programs have. The result lists no
+/// threads, because only the probe knows them.
 fn of_command(report: CommandReport) -> NativeReport {
     let mut notes = Vec::new();
     if !report.succeeded() {
@@ -87,7 +87,8 @@ pub struct LiveSpec<'a> {
     pub perturb: Perturb,
     /// Directory in which the workload's cgroups are made.
     pub cgroup_root: Option<PathBuf>,
-    /// Speed of the `compute` loop on this machine. Runs to be compared must share it.
+    /// Speed of the `compute` loop on this machine. Runs that are compared must have the same
+    /// calibration.
     pub calibration: Option<Calibration>,
     /// Target name for the result: `host` or `vm`.
     pub target: &'static str,

@@ -27,8 +27,8 @@ use crate::load::load;
 
 /// Variable of the kernel's debug dump; `load` resizes its section for the dump.
 const DUMP: &str = "uei_dump";
-/// Maximum time for the kernel to enable or disable a scheduler. Under emulation, with a stall to
-/// report, it takes seconds.
+/// Maximum time for the kernel to enable or disable a scheduler. An emulated kernel that reports a
+/// stall takes seconds to disable the scheduler.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
@@ -102,7 +102,7 @@ impl<'a> Scheduler<'a> {
         scheduler.enabled_ns = kernel::now();
         scheduler.attach_others();
         scheduler.wait_enabled()?;
-        // After an early exit of the scheduler, the remaining steps are skipped.
+        // If the scheduler has already exited, the recipe's remaining steps are skipped.
         let stayed = scheduler.is_attached();
         if let (Some(r), Some(applied), true) = (&prepared.recipe, applied, stayed) {
             let mut frontend = LiveFrontend { plan: &scheduler.plan, object: &scheduler.object };
@@ -138,7 +138,7 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Waits until the kernel has enabled the scheduler or disabled it again. A scheduler that is
-    /// ejected while it is being enabled has a link too, and its exit is read in the same way.
+    /// ejected while it is being enabled has a link too, and `detach` returns its exit as usual.
     fn wait_enabled(&self) -> Result<(), LiveError> {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
@@ -185,7 +185,7 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Returns the exit recorded in the object's `struct user_exit_info`; None before the exit, or
-    /// if the object has none.
+    /// if the object has no such struct.
     fn recorded(&self) -> Option<Exit> {
         let kind = self.number("uei.kind").filter(|kind| *kind != 0)?;
         let code = self.number("uei.exit_code").unwrap_or(0);

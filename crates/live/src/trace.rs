@@ -102,7 +102,7 @@ fn emit(r: &Record, time: Nanos, tasks: &mut BTreeMap<u32, TaskId>, tracer: &mut
     tracer.emit(Event { time, cpu, kind });
 }
 
-/// Returns the id of a task by its pid, and updates its name; None for pid 0.
+/// Returns the id of a task by its pid, and updates its name; None for pid 0, the idle task.
 fn task_id(task: &Task, tasks: &mut BTreeMap<u32, TaskId>, names: &mut Names) -> Option<TaskId> {
     if task.pid == 0 {
         return None;

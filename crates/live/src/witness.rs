@@ -2,8 +2,8 @@
 //! The witness of a real kernel: loads `bpf/live/witness.bpf.c` so that it records every operation
 //! of a scheduler.
 //!
-//! Owns: the assignment of its programs to the scheduler's programs. Does not: compare (see the
-//! lab's `conform`).
+//! Owns: the assignment of the witness's programs to the scheduler's programs. Does not: compare
+//! the records (see the lab's `conform`).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -19,7 +19,7 @@ use crate::log::listen;
 use crate::ring;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/witness.bpf.o"));
-/// Prefix of a program's name in front of the name of its operation.
+/// Prefix in the names of the witness's programs. The name of the recorded operation follows.
 const PREFIX: &str = "on_";
 
 pub struct Witness {
@@ -37,7 +37,7 @@ impl Witness {
         Ok(Witness { object, _links: links })
     }
 
-    /// Returns all entries so far, and the number of calls for which the ring had no room.
+    /// Returns all entries so far, and the number of calls for which the ring buffer had no room.
     pub fn entries(&self) -> Result<(Vec<Entry>, u64), LiveError> {
         self.read().map_err(|e| LiveError::Witness(e.to_string()))
     }

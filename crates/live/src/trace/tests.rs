@@ -35,8 +35,8 @@ fn replayed(recording: &Recording, exit: &Exit) -> (VecSink, Names) {
     (tracer.take_sink().expect("it was put in"), names)
 }
 
-/// Records of a task that wakes another one; the other was renamed meanwhile, migrates, runs and
-/// ends.
+/// Records of a task that forks and wakes a second task. The second task changes its name before
+/// it is woken up, migrates, runs and ends.
 fn story() -> Vec<Record> {
     let (waker, worker) = (task(7, "waker"), task(8, "worker"));
     vec![
@@ -90,7 +90,8 @@ fn losses_and_an_exit_stand_where_they_belong() {
     assert_eq!(of(is_loss, None), losses);
     let is_exit: fn(&Kind) -> bool = |kind| matches!(kind, Kind::SchedExit { .. });
     let left = Kind::SchedExit { kind: 1026, code: 0 };
-    // The exit appears at its time or, if the time is unknown, at the end.
+    // The exit gets the time of the first event after it. After the last event, it keeps its own
+    // time. If its time is unknown, it gets the time of the last event.
     for (at_ns, shown) in [(Some(15), 20), (Some(700), 700), (None, 500)] {
         assert_eq!(of(is_exit, at_ns), [(shown, 0, left)]);
     }
