@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Passes the commit that the program is built from to the program, for the manifests of results. A
-//! tree without git has none.
+//! Passes the commit that the program is built from to the program, for the manifests of results.
+//! Outside a git repository, the program has no commit.
 
 use std::path::Path;
 use std::process::Command;

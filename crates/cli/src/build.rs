@@ -2,8 +2,8 @@
 //! `scxlab build`: compiles a scheduler's source into an object.
 //!
 //! Owns: the choice of the compiler, its flags, and the unpacking of the bundled headers. The flags
-//! are those of `scx_cargo`, which builds the shipped schedulers; a test compares the objects'
-//! bytes.
+//! are the same as those of `scx_cargo`, which builds the shipped schedulers; a test compares the
+//! contents of the objects.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -21,7 +21,7 @@ use crate::{inspect, output};
 
 /// Environment variable that names the compiler.
 const CLANG_VARIABLE: &str = "BPF_CLANG";
-/// Compilers to try if the variable is not set.
+/// Compilers to try, in this order, if `BPF_CLANG` is not set.
 const CLANGS: [&str; 5] = ["clang-19", "clang-20", "clang-21", "clang-22", "clang"];
 /// Oldest usable major version; the headers use features that older compilers lack.
 const CLANG_OLDEST: u32 = 19;
@@ -51,7 +51,7 @@ fn begin(source: &Path) -> Result<()> {
     output::write_file(source, scxlab_sched::EXAMPLE.as_bytes())
 }
 
-/// Returns the path of the object beside the source, as with `make`.
+/// Returns the path of the object beside the source: `my.bpf.o` for `my.bpf.c` or `my.c`.
 fn object_of(source: &Path) -> PathBuf {
     let name = source.file_name().unwrap_or_default().to_string_lossy();
     let stem = name.strip_suffix(SOURCE_END).or_else(|| name.strip_suffix(".c"));
@@ -120,11 +120,11 @@ fn flags(clang: &str, headers: &Path, source: &Path) -> Result<Vec<String>> {
     let mut flags: Vec<String> = ["-g", "-O2", "-Wall", "-Wno-compare-distinct-pointer-types"]
         .into_iter()
         .chain(["-target", "bpf", "-mcpu=v4", "-mlittle-endian", "-fno-stack-protector"])
-        // Sign-extending loads from an arena need Linux 6.18.
+        // The compiler must not use sign-extending loads, which need Linux 6.18 in an arena.
         .chain(["-mllvm", "-disable-ldsx"])
         .map(str::to_owned)
         .collect();
-    // Jump tables need Linux 6.19.
+    // The compiler must not use jump tables, which need Linux 6.19.
     if version(clang)? >= 22 {
         flags.extend(["-mllvm", "-disable-gotox"].map(str::to_owned));
     }
@@ -148,8 +148,8 @@ fn flags(clang: &str, headers: &Path, source: &Path) -> Result<Vec<String>> {
     Ok(flags)
 }
 
-/// Returns the compiler: the one that the variable names, or else the first usual one that is
-/// installed and new enough.
+/// Returns the name of the compiler: the one that `BPF_CLANG` names, or else the first of `CLANGS`
+/// that is installed and new enough.
 fn clang() -> Result<String> {
     if let Ok(named) = env::var(CLANG_VARIABLE) {
         return match version(&named) {

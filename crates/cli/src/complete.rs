@@ -130,8 +130,8 @@ fn starting(
 }
 
 /// Completion for bash. Bash splits words at `=`, so `fair,load=pe` becomes three words, of which
-/// it replaces the last. The words are joined again, and only the part of each candidate after the
-/// last `=` is returned.
+/// bash replaces the last. This completer joins the words again, and returns only the part of each
+/// candidate after the last `=`.
 struct Bash;
 
 impl EnvCompleter for Bash {
@@ -175,8 +175,8 @@ impl EnvCompleter for Bash {
     }
 }
 
-/// Joins words around a `=`, and returns the words with the index of the one that contains word
-/// `index`.
+/// Joins words around a `=`. Returns the joined words, and among them the index of the word that
+/// contains word `index`.
 fn joined(words: Vec<OsString>, index: usize) -> (Vec<OsString>, usize) {
     let mut all: Vec<OsString> = Vec::new();
     let mut at = 0;

@@ -99,7 +99,8 @@ fn observe(
     let patience = Duration::from_secs(60) + Duration::from_nanos(length) * args.tries;
     let task = Task::Conform { cases: checks.iter().map(situation).collect(), tries: args.tries };
     let mut options = args.vm.clone();
-    // Speed does not matter here, and other load on the host should not affect the result.
+    // Without KVM, use the clock that counts instructions: speed does not matter here, and other
+    // load on the host must not affect the result.
     if on == On::Vm && options.accel == AccelArg::Auto && scxlab_vm::probe_kvm().is_err() {
         options.accel = AccelArg::Counted;
     }

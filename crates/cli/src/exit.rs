@@ -40,7 +40,7 @@ pub enum CliError {
         what: String,
         error: io::Error,
     },
-    /// A word of the command line that is not text.
+    /// A word of the command line that is not UTF-8.
     NotText {
         word: OsString,
     },
@@ -359,7 +359,7 @@ fn of_live(error: &LiveError) -> Code {
 
 fn of_prepare(error: &PrepareError) -> Code {
     match error {
-        // Knobs come from the command line, too.
+        // The command line names the ops table and the knobs.
         PrepareError::NoTable { .. } | PrepareError::Knob { .. } => Code::Usage,
         PrepareError::Object(_) | PrepareError::NoScheduler { .. } => Code::Input,
         PrepareError::Recipe(e) => of_recipe(e),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The input files of a command. All of them are read and remembered here; `lab::input` gives them
-//! their meaning.
+//! The input files of a command. This module reads and remembers all of them; `lab::input` gives
+//! them their meaning.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub struct Inputs {
     files: RefCell<BTreeMap<String, Vec<u8>>>,
     /// Contents of sysfs files of this machine, by path.
     sysfs: RefCell<BTreeMap<String, String>>,
-    /// Whether only stored files exist.
+    /// Whether a command sees only stored files, and no files of this host.
     is_closed: bool,
 }
 
@@ -75,7 +75,7 @@ impl InputFiles for Inputs {
     }
 }
 
-/// Reads a file that is no input of a run.
+/// Reads a file that is no input of a run, and so is not remembered.
 pub fn read(path: &Path) -> Result<Vec<u8>, InputError> {
     read_bytes(path).map_err(|error| InputError::Read { path: path.to_owned(), error })
 }

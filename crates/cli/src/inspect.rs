@@ -19,8 +19,8 @@ use crate::args::InspectArgs;
 use crate::input::Inputs;
 use crate::output;
 
-/// The machine for the simulated kernel. An object's needs do not depend on it, so the smallest
-/// will do.
+/// The machine for the simulated kernel. An object's needs do not depend on the machine, so the
+/// smallest one is enough.
 const MACHINE: &str = "1n1c1t";
 
 pub fn inspect(args: &InspectArgs) -> Result<()> {
@@ -36,7 +36,8 @@ pub fn inspect(args: &InspectArgs) -> Result<()> {
     output::print(&text)
 }
 
-/// Returns a summary of the object, and what it needs that is missing.
+/// Returns a summary of the object, and a list of the things that the object needs and that are
+/// missing.
 pub fn needs(object: &[u8], name: &str) -> Result<String> {
     let report = report(object, name)?;
     Ok(summary(&report) + &verdict(&report))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Requests to a real kernel, on this host or in a virtual machine; as init of a virtual machine,
-//! their execution.
+//! Requests to a real kernel, on this host or in a virtual machine. In a virtual machine, scxlab
+//! runs as init and receives the request here.
 //!
 //! Owns: the transfer of a request into a guest. Does not: execute a request (see the live crate).
 
@@ -46,8 +46,8 @@ pub fn guest_main() -> ! {
     }
 }
 
-/// Copies the configuration to the place where libbpf looks for it. Without it, libbpf refuses
-/// objects that ask for options, and names the option.
+/// Copies the configuration to the place where libbpf looks for it. Without the file, libbpf
+/// refuses objects that ask for options, and names the option.
 fn place_config() {
     let Ok(release) = std::fs::read_to_string("/proc/sys/kernel/osrelease") else { return };
     let _ = std::fs::create_dir_all("/boot");
@@ -82,7 +82,7 @@ pub fn runs(
     if let (Workload::Command(words), On::Vm) = (&mut workload, on)
         && let Some(program) = words.first_mut()
     {
-        // The guest's PATH differs from this host's.
+        // Look the program up here, because the guest's PATH differs from this host's.
         *program = find_program(program)?.display().to_string();
     }
     let programs = match &workload {
@@ -112,8 +112,8 @@ pub fn runs(
     }
 }
 
-/// Maximum time for a guest to boot and to end, and for each run in addition to its own length.
-/// Emulation is slow, and many times slower under other load of the host.
+/// Maximum time for a guest to boot and to end, and in `RUN_PATIENCE` for each run in addition to
+/// twice the run's length. Emulation is slow, and many times slower under other load of the host.
 const PATIENCE: Duration = Duration::from_secs(300);
 const RUN_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -128,7 +128,7 @@ struct Failure {
     message: String,
 }
 
-/// First byte of what a guest returns.
+/// First byte of a guest's output: `REPLY` before a reply, `FAILURE` before a failure.
 const REPLY: u8 = b'+';
 const FAILURE: u8 = b'-';
 

@@ -83,7 +83,7 @@ pub fn lock_folder(path: &Path) -> Result<File> {
 pub struct Files(Mutex<Vec<(TempPath, PathBuf)>>);
 
 impl Files {
-    /// Creates a file for writing. Its errors contain its name.
+    /// Creates a file for writing. Errors of creation and of writes contain the file's name.
     pub fn create(&self, path: &Path) -> io::Result<Box<dyn Write + Send>> {
         let file = match place(path) {
             OutputPath::Stream => File::create(path),
@@ -97,7 +97,7 @@ impl Files {
         Ok(Box::new(BufWriter::with_capacity(1 << 20, file)))
     }
 
-    /// Renames all files to their final names. They must have been written and flushed.
+    /// Renames all files to their final names. The caller must have written and flushed the files.
     pub fn publish(self) -> Result<()> {
         let all = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         all.into_iter().try_for_each(|(written, path)| {
@@ -122,8 +122,8 @@ fn place(path: &Path) -> OutputPath {
     }
 }
 
-/// Creates a temporary file in the same folder. It is renamed when complete, and deleted if
-/// dropped.
+/// Creates a temporary file in the folder of `path`. The caller renames the file when it is
+/// complete; a file that is dropped before is deleted.
 fn beside(path: &Path) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut name = OsString::from(".");

@@ -63,8 +63,8 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
     for part in &parts {
         let done = run_part(args, part, &targets)?;
         if let Some(folder) = args.output.as_ref().filter(|_| all.is_empty()) {
-            // Until now the folder may hold the results of another command, so its request is
-            // replaced only now.
+            // Replace the folder's request only now. Until this machine's runs are complete, the
+            // folder may hold the results of another command.
             again::keep(folder, args, inputs, version())?;
         }
         if args.format == Format::Table && !all.is_empty() {
@@ -86,7 +86,8 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
     Ok(all)
 }
 
-/// Returns one part for each machine, in the order given. All inputs are read before anything runs.
+/// Returns the runs to make on each machine, in the order given. Reads all inputs before any run
+/// begins.
 fn parts(args: &RunArgs, inputs: &Inputs) -> Result<Vec<MachineRuns>> {
     let machines = machines(args);
     let are_many = machines.len() > 1;
@@ -134,7 +135,7 @@ pub fn machine_folders(args: &RunArgs, folder: &Path) -> Vec<PathBuf> {
     machines.iter().map(|(_, short)| machine_folder(folder, short, are_many)).collect()
 }
 
-/// The outcome of a part.
+/// The outcome of the runs on one machine.
 struct MachineResults {
     results: Results,
     timelines: String,
@@ -182,9 +183,10 @@ fn run_part(args: &RunArgs, part: &MachineRuns, targets: &[On]) -> Result<Machin
     Ok(MachineResults { results, timelines, interrupted })
 }
 
-/// Returns the paths of the trace files on a target. The target's name is inserted if there are
-/// several. The folder of -o gets traces of simulated runs only, because tracing on a real kernel
-/// takes CPU time from the workload; there, only --trace asks for it.
+/// Returns the paths of the trace files of a target. If there are several targets, the name of
+/// --trace's file gets the target's name. The folder of -o gets traces of simulated runs only,
+/// because tracing on a real kernel takes CPU time from the workload. Only --trace traces a real
+/// kernel.
 fn trace_paths(part: &MachineRuns, on: On, among: Option<On>) -> Vec<PathBuf> {
     let file = part.trace.as_ref().map(|file| match among {
         Some(on) => output::with_name(file, on.name()),
@@ -195,7 +197,7 @@ fn trace_paths(part: &MachineRuns, on: On, among: Option<On>) -> Vec<PathBuf> {
 }
 
 /// Returns a function that tells whether simulated runs must end now, and why. Runs on a real
-/// kernel have their own mechanisms.
+/// kernel handle signals and the deadline themselves.
 fn interrupt(deadline: Option<TimeSpan>) -> impl Fn() -> Option<String> + Sync {
     let (cancelled, start) = (output::cancelled(), Instant::now());
     move || {
@@ -303,7 +305,7 @@ fn request(args: &RunArgs, machine: &str) -> Request {
     }
 }
 
-/// Prints and writes the results of one machine. JSON is printed at the end, for all machines.
+/// Prints and writes the results of one machine. `finish` prints JSON, for all machines together.
 fn publish(args: &RunArgs, part: &MachineRuns, done: &MachineResults) -> Result<()> {
     let MachineRuns { session, folder, .. } = part;
     if let Some(folder) = folder {

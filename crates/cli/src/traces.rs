@@ -20,11 +20,11 @@ use crate::output::{self, Files};
 pub struct Traces<'a> {
     session: &'a Session,
     files: &'a Files,
-    /// Trace file of each scheduler's first run; empty if no files are wanted.
+    /// Trace file of each scheduler's first run; empty if the user wants no files.
     paths: Vec<PathBuf>,
     span: Option<Span>,
     timelines: Vec<TextBuffer>,
-    /// The target, for headings; None if there is only one.
+    /// The target, for headings; None if the command has only one target.
     on: Option<On>,
 }
 
@@ -124,7 +124,7 @@ pub fn show(format: Format, timelines: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the trace file of each scheduler's first run; empty if no traces are wanted.
+/// Returns the trace file of each scheduler's first run; empty if the user wants no traces.
 pub fn paths(file: Option<PathBuf>, folder: Option<&Path>, session: &Session) -> Vec<PathBuf> {
     let shorts: Vec<String> = session.schedulers.iter().map(|s| s.input.arg.short()).collect();
     match (file, folder) {
@@ -139,7 +139,7 @@ fn named(file: &Path, shorts: &[String]) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for (at, short) in shorts.iter().enumerate() {
         let path = output::with_name(file, short);
-        // Two schedulers can have the same name in a file name.
+        // Two schedulers can have the same form in a file name. The second one gets its number.
         let taken = paths.contains(&path);
         paths.push(if taken {
             output::with_name(file, &format!("{short}-{}", at + 1))

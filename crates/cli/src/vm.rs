@@ -38,8 +38,8 @@ fn show() -> Result<String> {
     Ok(text)
 }
 
-/// Returns the image of the named kernel or of the prepared one, and its configuration if that is
-/// known. If no kernel has been prepared, it is prepared now.
+/// Returns the image of the kernel `named`, or else of the prepared kernel, and the kernel's
+/// configuration if it is known. If no kernel is named and none has been prepared, prepares one.
 pub fn kernel(named: Option<&Path>) -> Result<(PathBuf, Option<PathBuf>)> {
     if let Some(path) = named {
         return Ok((path.to_owned(), setup::config_of(path)));

@@ -6,7 +6,7 @@
 //! --- file NAME        any number; the command runs in a folder that has them
 //! --- args             one line; {root} is the project's folder
 //! --- exit             the exit code
-//! --- stdout, --- stderr   what is printed; one that is absent is not compared
+//! --- stdout, --- stderr   the output; the output of an absent section is not compared
 //! ```
 //!
 //! `BLESS=1` rewrites the existing sections.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a guest returns has the same meaning on the host.
+//! Replies and failures of a guest have the same meaning on the host.
 
 use scxlab_lab::prepare::PrepareError;
 

@@ -18,9 +18,9 @@ pub struct Check {
     cgroup: Option<String>,
     /// Tasks whose metric is checked: all whose names begin with this text.
     task: Option<String>,
-    /// Metric that is subtracted.
+    /// Metric that is subtracted from `metric`.
     less: Option<String>,
-    /// Metric that the value is divided by.
+    /// Metric by which the value is divided.
     per: Option<String>,
     /// Variant that is checked; by default every variant, except `to` if it is given.
     of: Option<String>,
@@ -41,8 +41,8 @@ impl Check {
         }
     }
 
-    /// Tells whether the check has no bounds. It then only shows a figure beside those that are
-    /// checked.
+    /// Tells whether the check has no bounds. Such a check only shows a figure beside the checked
+    /// figures.
     pub fn is_shown_only(&self) -> bool {
         self.at_least.is_none() && self.at_most.is_none()
     }

@@ -77,7 +77,7 @@ impl Claim {
         self.machines.iter().zip(readings.chunks(self.variants.len()))
     }
 
-    /// Returns the violations, with their machines.
+    /// Returns the violations, each with its machine.
     pub fn broken(&self, readings: &[Reading]) -> Vec<String> {
         let mut broken = Vec::new();
         for (machine, readings) in self.by_machine(readings) {
@@ -125,7 +125,8 @@ impl Claim {
         same.filter(|c| !c.is_shown_only()).map(Check::bound).collect::<Vec<_>>().join("; ")
     }
 
-    /// Returns the command. A variant with the same name as its scheduler needs no explanation.
+    /// Returns the line below the table: the command, and the arguments of the variants. A variant
+    /// that has the name of its scheduler needs no explanation.
     fn footer(&self) -> String {
         let mut variants: Vec<String> = Vec::new();
         let mut first = "VARIANT";

@@ -88,8 +88,9 @@ fn readings(claims: &[(&String, &Claim)]) -> Vec<Vec<Reading>> {
     all
 }
 
-/// Tells whether to run a claim: simulated ones or, with `CLAIMS_VM=1`, those measured in virtual
-/// machines.
+/// Tells whether to run a claim. `CLAIM` selects claims by the beginning of their names. With
+/// `CLAIMS_VM=1`, only claims that are measured in virtual machines run, and otherwise only
+/// simulated claims.
 fn is_chosen(name: &str, claim: &Claim) -> bool {
     let only = std::env::var("CLAIM").unwrap_or_default();
     if !name.starts_with(&only) || claim.is_live() != std::env::var_os("CLAIMS_VM").is_some() {

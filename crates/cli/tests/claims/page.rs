@@ -35,7 +35,7 @@ impl Pages {
         Pages(found.map(page).collect())
     }
 
-    /// Returns claims that no page names, and names on pages without a claim.
+    /// Returns claims that no page names, and names on pages for which there is no claim.
     pub fn faults(&self, claims: &BTreeMap<String, Claim>) -> Vec<String> {
         let mut faults = Vec::new();
         let mut named = BTreeSet::new();
@@ -58,7 +58,7 @@ impl Pages {
         }
     }
 
-    /// Returns pages with figures that differ from those of the runs.
+    /// Returns pages with figures that differ from the figures of the runs.
     pub fn stale(&self) -> Vec<&str> {
         self.0.iter().filter(|p| p.new != p.old).map(|p| p.path.as_str()).collect()
     }

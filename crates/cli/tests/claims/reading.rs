@@ -78,7 +78,7 @@ impl Reading {
         self.runs.as_deref().unwrap_or_default()
     }
 
-    /// Returns one value per seed; None if it was not measured.
+    /// Returns one value per seed; None if the run did not measure the quantity.
     pub fn values(&self, quantity: &Quantity<'_>) -> Vec<Option<f64>> {
         self.runs().iter().map(|run| value(run, quantity)).collect()
     }
@@ -111,7 +111,8 @@ fn value(run: &Value, quantity: &Quantity<'_>) -> Option<f64> {
     }
 }
 
-/// Returns a figure of the whole run: a metric, less another, per a third.
+/// Returns a figure of the whole run: the metric, minus the metric `less` if given, divided by the
+/// metric `per` if given.
 fn combined(run: &Value, quantity: &Quantity<'_>) -> Option<f64> {
     let less = quantity.less.map_or(Some(0.0), |name| metric(run, name))?;
     let per = quantity.per.map_or(Some(1.0), |name| metric(run, name))?;
@@ -141,7 +142,8 @@ const OPERATIONS: [&str; 10] = [
     "update_idle",
 ];
 
-/// Sums calls times `what` over all these operations.
+/// Sums, over `OPERATIONS`, the number of calls times the cost of one call. `what` is the kind of
+/// cost: `insns` or `mean`.
 fn of_operations(run: &Value, what: &str) -> Option<f64> {
     let cost = |op: &&str| {
         let calls = metric(run, &format!("op_{op}_calls"))?;
@@ -156,7 +158,7 @@ fn idle(run: &Value) -> Option<f64> {
     Some(100.0 * idle / (idle + metric(run, "cpu_busy")? + metric(run, "cpu_overhead")?))
 }
 
-/// Returns a derived name in words.
+/// Returns the words for the name of a derived metric, and any other name unchanged.
 pub fn derived(name: &str) -> &str {
     match name {
         "cpu" => "CPU time",
@@ -169,8 +171,9 @@ pub fn derived(name: &str) -> &str {
     }
 }
 
-/// Returns `together`, `share` (among its siblings) or `cpu` (as a part of one CPU's time), in
-/// percent.
+/// Returns a figure of a cgroup in percent. `name` is `together` (time in which all of its tasks
+/// ran at once), `share` (part of the CPU time of the cgroup and its siblings) or `cpu` (CPU time
+/// as a part of one CPU's time).
 fn of_cgroup(run: &Value, path: &str, name: &str) -> Option<f64> {
     let group = run["cgroups"].as_array()?.iter().find(|g| g["path"] == path)?;
     match name {
@@ -181,8 +184,9 @@ fn of_cgroup(run: &Value, path: &str, name: &str) -> Option<f64> {
     }
 }
 
-/// Returns `cpu` (the sum, as a part of one CPU's time in percent), `cpu_least` and `cpu_most` (of
-/// the task with the least and the most), or `migrations`.
+/// Returns a figure of the tasks whose names begin with `start`. `name` is `cpu` (the sum of their
+/// CPU times), `cpu_least` or `cpu_most` (the smallest or largest CPU time of a task), each in
+/// percent of one CPU's time, or `migrations`.
 fn of_tasks(run: &Value, start: &str, name: &str) -> Option<f64> {
     let tasks = run["tasks"].as_array()?.iter();
     let ours = tasks.filter(|t| t["name"].as_str().is_some_and(|n| n.starts_with(start)));

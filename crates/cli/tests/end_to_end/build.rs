@@ -7,8 +7,8 @@ use scxlab_loader::object::Object;
 
 use super::{root, scxlab, text};
 
-/// Loaded contents are compared instead of bytes, because the compiler orders some types by their
-/// addresses in its memory.
+/// The test compares the parsed contents of the objects instead of their bytes, because the
+/// compiler orders some types by their addresses in its memory.
 #[test]
 fn a_source_becomes_the_object_that_is_shipped() {
     let folder = tempfile::tempdir().unwrap();

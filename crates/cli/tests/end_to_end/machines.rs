@@ -52,7 +52,8 @@ fn the_summary_has_a_line_for_each_machine() {
     assert_eq!(summary.lines().filter(|l| l.starts_with("1n4c2t ")).count(), 3, "{summary}");
 }
 
-/// A machine on which a scheduler is ejected is marked, and the summary has no figure for it.
+/// The summary marks a machine on which a scheduler is ejected, and has no figure for that
+/// scheduler on it.
 #[test]
 fn a_machine_whose_runs_do_not_count_is_marked() {
     let args = [

@@ -155,7 +155,7 @@ fn what_goes_wrong_fits_the_schema() {
         assert_eq!(run["left_out"].is_array(), run["scheduler"] == "relay", "{run}");
     }
     let starved = |run: &Value| run["never_ran"].as_array().map_or(0, Vec::len);
-    // `lapse` starves tasks whose name begins with "h" (104), as the hogs' names do.
+    // `lapse` starves tasks whose name begins with "h" (character code 104), as the hogs' names do.
     assert!(runs[6..12].iter().all(|run| starved(run) == 4), "{runs:?}");
     let gone = runs[12..].iter().filter(|run| run["counts"] == false).count();
     assert!((1..6).contains(&gone), "{gone} of 6");
@@ -237,8 +237,8 @@ fn an_rt_app_file_runs_and_its_trace_decodes() {
     assert!(trace::read(&file).packets > 10);
 }
 
-/// Checks what docs/start/reading-a-trace.md promises, on the run that it shows and on one with
-/// more events.
+/// Checks the promises of docs/start/reading-a-trace.md, on the run that the page shows and on a
+/// run with more events.
 #[test]
 fn a_trace_shows_what_its_page_promises() {
     let folder = tempfile::tempdir().unwrap();
@@ -296,7 +296,7 @@ fn a_trace_shows_what_its_page_promises() {
     assert!(exits[0].args["message"].contains("its time is over"), "{exits:?}");
 }
 
-/// Checks what docs/start/first-run.md says about the demo's table.
+/// Checks the statements of docs/start/first-run.md about the demo's table.
 #[test]
 fn the_demo_has_an_answer() {
     let workload = root().join("workloads/desktop-build.toml").display().to_string();
@@ -591,7 +591,7 @@ fn a_deadlock_is_told_from_idleness() {
     assert_eq!(long["metrics"]["cpu_busy"], short["metrics"]["cpu_busy"]);
 }
 
-/// The canonical form is the input of the fingerprint in every manifest.
+/// The JSON is the machine's canonical form, from which the fingerprint in every manifest is made.
 #[test]
 fn topo_as_json_is_the_machine() {
     let machine: Value =

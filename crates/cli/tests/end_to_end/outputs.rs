@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{check_schema, scxlab, trace};
 
-/// A command whose runs would take a day, one after the other.
+/// A command with three runs, one after the other, each of a day of virtual time.
 const ENDLESS: [&str; 15] = [
     "run",
     "-s",
@@ -62,7 +62,7 @@ fn ctrl_c_ends_the_runs_and_keeps_what_there_is() {
     let folder = temp.path().join("results");
     let child = start(&ENDLESS, &folder);
     wait_for_trace(&folder);
-    // The file has a temporary name until it is complete.
+    // The trace has a temporary name until it is complete.
     assert!(!folder.join("trace.vtime.pftrace").exists());
     signal(&child, "-INT");
     let out = child.wait_with_output().unwrap();
@@ -108,8 +108,8 @@ fn a_folder_has_one_writer() {
     assert!(start(&brief, temp.path()).wait_with_output().unwrap().status.success());
 }
 
-/// If two processes write the same trace, the file is complete, and is from the one that ended
-/// last.
+/// If two processes write the same trace, the file is complete, and comes from the process that
+/// ended last.
 #[test]
 fn traces_of_one_name_are_whole() {
     let temp = tempfile::tempdir().unwrap();
@@ -238,8 +238,8 @@ fn a_manifest_names_the_commit() {
     assert_eq!(commit.is_some_and(is_commit), super::root().join(".git").exists(), "{commit:?}");
 }
 
-/// File sizes are limited to increasing values, which acts like a full disk. The error names the
-/// file, and no incomplete file remains.
+/// The test limits file sizes to increasing values, which acts like a full disk. The error says
+/// that a file is too large, and no incomplete file remains.
 #[test]
 fn a_full_disk_leaves_no_half_files() {
     let temp = tempfile::tempdir().unwrap();
@@ -272,7 +272,8 @@ fn full_disk(folder: &Path, blocks: Option<usize>) -> (Option<String>, Vec<(Stri
     command.args(["-c", script, &limit, env!("CARGO_BIN_EXE_scxlab")]);
     command.args(["run", "-s", "vtime", "-w", "hogs,tasks=2", "-m", "2c", "--duration", "50ms"]);
     fs::create_dir(folder).unwrap();
-    // The output folder has the same name each time, because the command is stored in a file.
+    // The output folder has the same name each time, because one of the files holds the command,
+    // and its bytes are compared.
     let out = command.args(["-o", "out"]).current_dir(folder).output().unwrap();
     let said = (!out.status.success()).then(|| String::from_utf8_lossy(&out.stderr).into_owned());
     let out = folder.join("out");

@@ -26,7 +26,7 @@ pub struct Drawn {
 #[derive(Default)]
 pub struct Seen {
     pub packets: usize,
-    /// CPUs to which a task was switched.
+    /// CPUs that switched to a task.
     pub cpus: BTreeSet<u32>,
     /// Names of the tasks that ran.
     pub ran: BTreeSet<String>,
@@ -49,7 +49,7 @@ impl Seen {
     }
 }
 
-/// Reads a file, and panics on fields that the definitions do not have.
+/// Reads a trace file, and panics on fields that Perfetto's definitions do not have.
 pub fn read(file: &Path) -> Seen {
     let bytes = std::fs::read(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
     let trace =

@@ -2,8 +2,9 @@
 //! Environment of tests with virtual machines: a kernel, QEMU, the command, a folder, and the
 //! results.
 //!
-//! The kernel is the first of these: the file that SCXLAB_KERNEL names, the result of
-//! `make kernel-objects` in `build/kernel`, the one in the user's cache, one prepared now.
+//! The kernel is the first of these that exists: the file that SCXLAB_KERNEL names, the result of
+//! `make kernel-objects` in `build/kernel`, the kernel in the user's cache. If none exists, a
+//! kernel is prepared as by `scxlab vm setup`.
 
 use std::fmt;
 use std::fs;
@@ -32,7 +33,7 @@ pub struct Done {
 }
 
 impl Bench {
-    /// Returns None, after a message, if there can be no virtual machine.
+    /// Returns None, after a message with the reason, if QEMU or a kernel is missing.
     pub fn new() -> Option<Bench> {
         static KERNEL: OnceLock<Result<PathBuf, String>> = OnceLock::new();
         match KERNEL.get_or_init(find_both) {
@@ -45,8 +46,8 @@ impl Bench {
         }
     }
 
-    /// Returns a command with an emulated virtual machine, by default with the host's clock. Its
-    /// console is kept.
+    /// Returns a command with an emulated virtual machine, by default with the host's clock. The
+    /// command writes the machine's console to a file in the test's folder.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = scxlab(args);
         command.arg("--kernel").arg(self.kernel);
@@ -76,7 +77,8 @@ impl Bench {
         }
     }
 
-    /// Runs `run --on vm`, and returns its output with valid results.
+    /// Runs `run --on vm`, asserts that it succeeds with results that fit the schema, and returns
+    /// its output.
     pub fn run(&self, args: &[&str]) -> Done {
         let mut all = vec!["run", "--on", "vm", "--format", "json"];
         all.extend(args);
@@ -96,7 +98,7 @@ impl Bench {
         self.run(&all)
     }
 
-    /// Writes a file to the folder.
+    /// Writes a file to the test's folder, and returns its path.
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
         let path = self.folder.path().join(name);
         fs::write(&path, content).unwrap();
@@ -165,7 +167,7 @@ fn kernel() -> Result<PathBuf, setup::SetupError> {
     }
     let built = root().join("build/kernel");
     for name in ["vmlinux", "bzImage"] {
-        // The stamp is written last; without it the folder is incomplete.
+        // `make` writes the stamp last; without it the folder is incomplete.
         if built.join("stamp").exists() && built.join(name).exists() {
             return Ok(built.join(name));
         }

@@ -11,6 +11,7 @@ fn conform_every_case_agrees() {
     let verdicts: Vec<&str> = done.stdout.lines().filter(|l| l.starts_with("agrees ")).collect();
     let last = format!("{0} of {0} cases agree", verdicts.len());
     assert!(verdicts.len() >= 25 && done.stdout.trim_end().ends_with(&last), "{done}");
-    // The case was really carried out: the kernel reports that a scheduler lost a task.
+    // The kernel's message shows that the guest really carried out the cases: in one of them, the
+    // scheduler lets a task stall.
     done.says("disabled (runnable task stall)");
 }

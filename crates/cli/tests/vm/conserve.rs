@@ -3,28 +3,29 @@
 //! kernel, on the same machines.
 //!
 //! `crates/testkit/tests/work_conserved.rs` tests the property for many more machines and workloads
-//! in the simulator; here the kernel shows whether the simulator is right. CI tests a few machines;
-//! `make conserve` tests all, and prints a table.
+//! in the simulator; here, a real kernel shows whether the simulator is right. CI tests a few
+//! machines; `make conserve` tests all machines, and prints a table.
 
 use scxlab_machine::Machine;
 use serde_json::Value;
 
 use crate::bench::{Bench, metric};
 
-/// Distances between nodes. 30 is the largest distance over which forks are placed.
+/// Distances between nodes. The kernel places a forked task on another node only over a distance of
+/// 30 or less.
 #[derive(Clone, Copy, Debug)]
 enum Apart {
     All(u32),
     /// Nodes in a row; the distance grows by this amount per hop.
     Line(u32),
     Ring(u32),
-    /// Distance within pairs of nodes, and distance between all others.
+    /// Distance within pairs of nodes, and distance between nodes of different pairs.
     Pairs(u32, u32),
 }
 
 use Apart::{All, Line, Pairs, Ring};
 
-/// Machines to test; the first `IN_CI` ones are tested in CI.
+/// Machines to test. CI tests only the first `IN_CI` of them.
 const MACHINES: [(&str, Apart); 30] = [
     ("2n2c1t", All(32)),
     ("4n1c1t", Line(15)),
@@ -109,9 +110,9 @@ fn compare(at: usize) -> Option<(String, f64, f64)> {
     Some((format!("{spec:<9} {:<14} {hogs:>3} hogs", format!("{apart:?}")), sim, real))
 }
 
-/// Runs as many hogs as CPUs, or more, which all begin on one CPU. CPUs may be idle until the load
-/// averages show that a node is full (0.1 s) and each node's first balance is due (2 ms per CPU, a
-/// few times). A CPU that balancing overlooks would be idle for the whole run.
+/// Runs at least as many hogs as the machine has CPUs; all hogs begin on one CPU. CPUs may be idle
+/// until the load averages show that a node is full (0.1 s) and each node's first balance is due
+/// (2 ms per CPU, a few times). A CPU that balancing overlooks would be idle for the whole run.
 #[test]
 fn enough_hogs_keep_all_cpus_busy() {
     let all = std::env::var("CONSERVE_ALL").is_ok();

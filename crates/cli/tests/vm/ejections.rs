@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::bench::{Bench, metric, object};
 
-/// All threads end by themselves; a stalled one does so once its scheduler is gone. Sleepers wake
-/// up on idle and on busy CPUs.
+/// A workload whose threads all end by themselves; a stalled thread ends once its scheduler is
+/// gone. Sleepers wake up on idle and on busy CPUs.
 const WORKLOAD: &str = r#"
 [[thread]]
 name = "lost"
@@ -30,7 +30,8 @@ fn leavers(bench: &Bench) -> Vec<Leaver> {
     let tracer = scxlab_sched::selftests().iter().find(|s| s.name == "tracer").unwrap();
     let tracer = bench.file("tracer.bpf.o", tracer.object);
     let mut all = vec![Leaver {
-        // Tasks whose names begin with "l" (108) are lost once their nice value has changed.
+        // The tracer loses tasks whose names begin with "l" (character code 108) once their nice
+        // value has changed.
         scheduler: format!("{tracer},drop=108,idle_pick=0"),
         kind: "error_stall",
         code: 0,
@@ -45,7 +46,7 @@ fn leavers(bench: &Bench) -> Vec<Leaver> {
     ] {
         all.push(Leaver { scheduler: object(name), kind: "error", code: 0, says });
     }
-    // Exits from select_cpu, enqueue, dispatch, enable, init_task and init.
+    // The points at which `exit` can exit: select_cpu, enqueue, dispatch, enable, init_task, init.
     for (point, says) in ["0", "1", "2", "3", "4", "5"].into_iter().enumerate() {
         let scheduler = format!("{},exit_point={point}", object("exit"));
         all.push(Leaver { scheduler, kind: "unreg_bpf", code: point as i64, says });
@@ -77,14 +78,14 @@ fn ejections_have_the_simulated_kind_and_code() {
             );
             assert!(exit["message"].as_str().is_some_and(|m| m.contains(says)), "{about}");
             assert!(exit["at_ns"].is_u64() && run["counts"] == false, "{about}");
-            // The watchdog's timeout for a lost task is 3 s after its wake-up; it checks every
-            // 1.5 s.
+            // The watchdog reports a stall once the lost task has waited for 3 s since its wake-up.
+            // It checks every 1.5 s.
             if *kind == "error_stall" {
                 assert!(exit["at_ns"].as_u64() >= Some(3_000_000_000), "{about}");
             }
             assert_eq!(run["stop"]["kind"], "all_exited", "{about}");
-            // The full number is 121. On a busy host, a task's sleep may be over before it begins
-            // to sleep.
+            // A run on an idle host has 121 wake-ups. On a busy host it has fewer, because the time
+            // of a sleep may be over before the task has gone to sleep.
             assert!(metric(run, "wakeups") > 20.0, "{about}: the workload went on");
         }
     }
@@ -98,8 +99,8 @@ fn ejections_have_the_simulated_kind_and_code() {
     }
 }
 
-/// On both kernels two tasks are woken up and wait until the measurement is over. Their waits count
-/// up to that time, though they end later or never, and the scheduler is not ejected.
+/// On both kernels, two tasks are woken up and wait until the measurement is over. Their waits
+/// count up to that time, though the waits end later or never, and the scheduler is not ejected.
 #[test]
 fn starvation_shows_on_both_kernels() {
     let Some(bench) = Bench::new() else { return };

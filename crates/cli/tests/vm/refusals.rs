@@ -23,8 +23,8 @@ fn refused(done: &Done, code: i32, says: &[&str]) {
     assert!(!done.stderr.contains("error: internal"), "{done}");
 }
 
-/// The message has the verifier's words and the source line. The simulator refuses the same object
-/// with the same exit code.
+/// Asserts that the message about a rejected object has the verifier's words and the source line,
+/// and that the simulator refuses the object with the same exit code.
 fn verifier_rejects(name: &str, program: &str) {
     let Some(bench) = Bench::new() else { return };
     let object = object(name);
@@ -77,7 +77,8 @@ fn what_the_host_lacks_is_named() {
     let done = bench.output(command.env("XDG_CACHE_HOME", &nowhere).env("PATH", ""));
     refused(&done, TARGET, &["Debian's", "by --kernel"]);
 
-    // A run without a kernel tries to prepare one. Here only QEMU is available.
+    // A run without --kernel tries to prepare a kernel, for which it looks for QEMU first. PATH is
+    // empty in the first run, and has only QEMU in the second.
     let run = ["run", "--on", "vm", "-w", "hogs", "-m", "1n2c1t"];
     let done = bench.output(scxlab(&run).env("XDG_CACHE_HOME", &nowhere).env("PATH", ""));
     refused(&done, TARGET, &["no qemu-system-x86_64 on this host"]);

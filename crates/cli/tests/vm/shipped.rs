@@ -9,7 +9,8 @@ use serde_json::Value;
 use crate::MACHINE;
 use crate::bench::{Bench, Done};
 
-/// Returns the CPU time of one of a run's cgroups, as a share of the time of all of them.
+/// Returns the CPU time of one of a run's cgroups, as a share of the CPU time of all cgroups below
+/// the root.
 fn share(run: &Value, path: &str) -> f64 {
     let groups = run["cgroups"].as_array().unwrap();
     let of = |g: &Value| g["run_ns"].as_f64().unwrap();
@@ -38,9 +39,10 @@ fn two_hogs(cgroups: [(&str, &str, &str); 2]) -> String {
     text
 }
 
-/// Tests weights of cgroups for schedulers that know cgroups, and two nice values for the others.
-/// There the share follows from the scheduler's own rule, so the simulator gives the expected
-/// value. Counted time is used, because it does not depend on other load of the host.
+/// Tests weights of cgroups for schedulers that know cgroups, and two nice values for the other
+/// schedulers. The share of a nice value follows from each scheduler's own rule, so the simulator
+/// gives the expected share. The guest's clock counts instructions, so it does not depend on other
+/// load of the host.
 #[test]
 fn shares_are_as_the_weights_say() {
     let Some(bench) = Bench::new() else { return };
@@ -77,8 +79,8 @@ fn shares_are_as_the_weights_say() {
 
 const HOG: &str = "ops = [{ loop = { ops = [{ compute = \"1ms\" }] } }]\n";
 
-/// Cases that do not need the tracer's knobs. There are few, because loading a large scheduler
-/// takes seconds in an emulated kernel.
+/// Conformance cases that do not need the tracer's knobs. They are few, because loading a large
+/// scheduler takes seconds in an emulated kernel.
 const CASES: &[&str] = &["cgroup_move", "fork", "wake_sync"];
 
 #[test]
@@ -103,8 +105,8 @@ fn stayed(done: &Done) {
 
 const KNOW_CGROUPS: &[&str] = &["credit", "fair", "fair,load=pelt,gang=v2"];
 
-/// Cgroups deeper than the schedulers' maximum depth, a gang attribute that is neither 0 nor 1, a
-/// gang with more threads than CPUs, and several threads under a small cap.
+/// The workload has cgroups deeper than the schedulers' maximum depth, a gang attribute that is
+/// neither 0 nor 1, a gang with more threads than CPUs, and several threads under a small quota.
 #[test]
 fn odd_cgroups_are_no_stall() {
     let Some(bench) = Bench::new() else { return };
@@ -144,8 +146,8 @@ fn odd_cgroups_are_no_stall() {
     }
 }
 
-/// More cgroups than the schedulers have slots for, and gangs that are removed as soon as their
-/// running tasks are killed.
+/// The script makes more cgroups than the schedulers have slots for, and removes gangs as soon as
+/// their running tasks are killed.
 #[test]
 fn many_cgroups_come_and_go() {
     let Some(bench) = Bench::new() else { return };

@@ -9,11 +9,12 @@
 use crate::MACHINE;
 use crate::bench::{Bench, metric};
 
-/// Schedulers that exit on CPU hotplug, by design. `main.rs` covers the rest for them.
+/// Schedulers that exit on CPU hotplug, by design. `main.rs` runs them under a mixed load without
+/// hotplug.
 const WITHOUT_HOTPLUG: &[&str] = &["vtime"];
 
-/// Default and richest combination of each scheduler. All other shipped schedulers must be listed
-/// here.
+/// Each scheduler with its default knobs, and with its richest combination of knobs. Every shipped
+/// scheduler that is not in `WITHOUT_HOTPLUG` must be listed here.
 const BRIEF: &[&str] = &[
     "goodness",
     "goodness,mode=hamq",
@@ -25,7 +26,8 @@ const BRIEF: &[&str] = &[
     "fair,load=pelt,gang=v2,numa=consolidate+load",
 ];
 
-/// Together with `BRIEF`, every mode and every pair of knobs that interact.
+/// Further combinations of knobs. Together with `BRIEF`, they cover every mode and every pair of
+/// knobs that interact.
 const MORE: &[&str] = &[
     "goodness,mode=2.4",
     "credit,tickle_one_idle=0",
@@ -79,8 +81,8 @@ fn script(seconds: u64) -> String {
     )
 }
 
-/// Runs schedulers that consolidate on nodes on four nodes of two CPUs, and the others on two nodes
-/// of four.
+/// Runs schedulers that consolidate tasks on nodes on a machine with four nodes of two CPUs, and
+/// all other schedulers on a machine with two nodes of four CPUs.
 fn soak(schedulers: &[&str], seconds: u64) {
     let (numa, others): (Vec<&str>, Vec<&str>) =
         schedulers.iter().partition(|scheduler| scheduler.contains("numa="));
@@ -94,7 +96,7 @@ fn soak(schedulers: &[&str], seconds: u64) {
 fn soak_on(machine: &str, schedulers: &[&str], seconds: u64) {
     let Some(bench) = Bench::new() else { return };
     let programs = ["hackbench", "stress-ng", "/bin/mkdir", "/bin/rmdir", "/bin/rm"];
-    // In an emulated machine, ending the load takes long.
+    // Allow for the time after the load, because ending the load takes long in an emulated machine.
     let patience = format!("{}s", seconds * 4 + 60);
     let mut args = vec!["-m", machine, "--duration", &patience];
     args.extend(schedulers.iter().flat_map(|name| ["-s", *name]));
@@ -138,7 +140,8 @@ fn every_shipped_scheduler_endures() {
         assert!(spared || here, "{} is not soaked", shipped.name);
     }
     let seconds = std::env::var("SOAK_SECONDS").ok().map(|s| s.parse().expect("SOAK_SECONDS"));
-    // Selected schedulers, separated by spaces, to search for the cause of a failure.
+    // The variable names schedulers, separated by spaces. It serves to search for the cause of a
+    // failure.
     let named = std::env::var("SOAK_SCHEDULERS").unwrap_or_default();
     let chosen: Vec<&str> = named.split_whitespace().collect();
     let more = if seconds.is_some() { MORE } else { &[] };

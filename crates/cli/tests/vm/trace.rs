@@ -43,7 +43,8 @@ const LENGTH_NS: u64 = 400_000_000;
 struct Got {
     run_ns: u64,
     wait_ns: u64,
-    /// Number of switches to the task, and of those among them after a sleep without a wake-up.
+    /// Number of switches to the task, and in `unexplained` the number of switches to the task
+    /// after a sleep that no wake-up ended.
     switches: u64,
     unexplained: u64,
     migrations: u64,
@@ -57,7 +58,7 @@ struct Read {
     /// Switches whose previous task differs from the CPU's current task.
     broken: Vec<String>,
     cpus: BTreeSet<u32>,
-    /// Number of sched_switch events, and of sched_waking events below.
+    /// Number of sched_switch events, and in `wakeups` the number of sched_waking events.
     switches: u64,
     wakeups: u64,
     /// Number of wake-ups by a task instead of an interrupt.
@@ -82,7 +83,7 @@ fn read(file: &Path) -> Read {
             lost = stats.cpu_stats.iter().map(|cpu| cpu.dropped_events()).collect();
         }
     }
-    // Each bundle has events of one CPU, so they are sorted together here.
+    // Each bundle has events of one CPU. Sort the events of all bundles together by time.
     events.sort_by_key(|(_, event)| event.timestamp());
     let mut read = Read {
         tasks: BTreeMap::new(),
@@ -195,7 +196,8 @@ fn adds_up(run: &Value, read: &Read, at: &str) {
     }
 }
 
-/// Two pairs of tasks wake each other as often as they can, which gives more events than fit.
+/// Two pairs of tasks wake each other as often as they can, which gives more events than fit into
+/// the trace buffer.
 #[test]
 fn events_that_find_no_room_are_counted_and_said() {
     let Some(bench) = Bench::new() else { return };
