@@ -57,7 +57,8 @@ pub enum Agrees {
     NoRuns,
 }
 
-/// Compares the runs of one scheduler on the first target (`first`) with its runs on another.
+/// Compares the runs of one scheduler on the first target (`first`) with the scheduler's runs on
+/// another target (`other`).
 pub fn agreement(first: &[Run], other: &[Run], tolerance_percent: u32) -> Vec<Agreement> {
     let (Some(here), Some(there)) = (typical(first), typical(other)) else {
         return Vec::new();

@@ -4,8 +4,8 @@
 //!
 //! Owns: the format of a case, the simulated half, the comparison. Does not: run a real kernel (the
 //! live crate does, with the same case), open files.
-//! The object is `bpf/selftest/tracer`, which records every operation. The cases are in
-//! `cases/conform`.
+//! By default, the object is `bpf/selftest/tracer`, which implements every operation. A witness on
+//! each side records the calls. The cases are in `cases/conform`.
 
 mod case;
 pub mod log;

@@ -70,7 +70,7 @@ impl Counters {
 /// A map whose value is a struct of numbers.
 struct CounterMap {
     index: usize,
-    /// Size of one copy of an element in bytes, rounded up to 8 as in per-CPU maps.
+    /// Size of one copy of an element in bytes, rounded up to a multiple of 8 as in per-CPU maps.
     stride: usize,
     fields: Vec<(String, usize)>,
 }

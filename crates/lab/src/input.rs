@@ -136,8 +136,8 @@ impl Workload {
     }
 }
 
-/// A scheduler as given with `-s`, with the contents of its files. Each target prepares it for its
-/// own kernel.
+/// A scheduler as given with `-s`, with the contents of its files. Each target prepares the
+/// scheduler for the target's kernel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SchedulerInput {
     pub arg: SchedulerArg,
@@ -160,7 +160,7 @@ pub struct ObjectInput {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecipeInput {
-    /// The shipped recipe for the name of the object's ops, if there is one.
+    /// The shipped recipe that names the object's ops; no recipe if none names them.
     Auto,
     None,
     Text {

@@ -47,11 +47,13 @@ fn is_watcher(kind: &ProgramKind) -> bool {
     }
 }
 
-/// The function that the kernel calls to register a scheduler. The common headers of sched_ext
-/// trace it once, to learn how the kernel starts programs; it does not affect scheduling.
+/// The function that the kernel calls to register a scheduler. The common headers of sched_ext have
+/// a program that traces one call of it, to learn how the kernel starts programs. That program does
+/// not affect scheduling.
 const REGISTRATION: &str = "bpf_scx_reg";
 
-/// Describes the missing frontend, for an object without a recipe that shows signs of needing one.
+/// Describes the missing frontend of an object without a recipe; None if the object shows no sign
+/// that it needs a frontend.
 fn frontend(object: &Object) -> Option<String> {
     let runs: Vec<&str> = object
         .programs()
@@ -114,7 +116,7 @@ const MAP_ARGUMENT: u8 = 1;
 /// `bpf_map_pop_elem`, `bpf_map_peek_elem`, `bpf_for_each_map_elem`.
 const NON_INSERTING_HELPERS: [u32; 5] = [1, 3, 88, 89, 164];
 
-/// Lists the first few names and the number of the rest.
+/// Lists the first few names and the number of further names.
 fn listed(names: &[&str]) -> String {
     const SHOWN: usize = 4;
     let shown = names[..names.len().min(SHOWN)].join(", ");

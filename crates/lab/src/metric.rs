@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The declaration of every metric: name, unit, direction of better, definition on each target,
-//! rows of the report, and whether targets are compared by it.
+//! The declaration of every metric: name, unit, better direction, definition on each target, rows
+//! of the report, and whether targets are compared by the metric.
 //!
 //! Owns: the metrics of results. The report, comparisons between targets, the tables of
 //! `docs/reference/metrics.md` and the JSON schema follow from `SECTIONS`.
@@ -21,7 +21,7 @@ pub struct Metric {
     pub name: &'static str,
     pub unit: Unit,
     pub better: Better,
-    /// Parts that a name of the family can have; empty if they depend on the run.
+    /// Parts that a name of the family can have; empty if the parts depend on the run.
     pub parts: &'static [Part],
     /// Rows of the report.
     pub rows: &'static [Row],
@@ -83,7 +83,7 @@ pub enum Show {
 /// Metrics that share one definition, and a row of `docs/reference/metrics.md`.
 #[derive(Clone, Copy, Debug)]
 pub struct Topic {
-    /// Definition on `sim`, in Markdown; `-` if it is not measured.
+    /// Definition on `sim`, in Markdown; `-` if `sim` does not measure the metrics.
     pub sim: &'static str,
     /// Definition on `vm` and `host`.
     pub live: &'static str,

@@ -2,8 +2,8 @@
 //! Preparation of a scheduler, once for all runs: opens its object, applies its recipe, sets its
 //! knobs.
 //!
-//! Owns: the order constants, recipe, knobs; the choice of the table to attach. Does not: resolve
-//! what the user named (see `input`).
+//! Owns: the order of the steps (constants, recipe, knobs), and the choice of the table to attach.
+//! Does not: resolve the user's names (see `input`).
 
 #[cfg(test)]
 mod tests;
@@ -121,9 +121,9 @@ impl PreparedObject {
         };
         let (given, knobs): (Vec<_>, Vec<_>) =
             arg.knobs.iter().cloned().partition(|(k, _)| params(k));
-        // Knobs are set before the recipe, so that its formulas see the user's values, and again
-        // after it, so that the user's values win. A knob that exists only once the recipe has
-        // resized its array fails here and is set below.
+        // Set the knobs before the recipe, so that the recipe's formulas see the user's values, and
+        // again after the recipe, so that the user's values win. A knob may exist only once the
+        // recipe has resized an array. Setting such a knob fails here and succeeds below.
         for (knob, value) in &knobs {
             let _ = open.globals.set(knob, value);
         }
@@ -155,8 +155,8 @@ impl PreparedObject {
     }
 }
 
-/// Builds the error for a knob that cannot be set; it lists the recipe's parameters, because a
-/// misspelt knob may have been meant for the recipe.
+/// Builds the error for a knob that cannot be set. The error lists the recipe's parameters, because
+/// the user may have misspelt one of them.
 fn knob_error(
     arg: &SchedulerArg,
     error: GlobalError,

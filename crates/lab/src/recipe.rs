@@ -86,7 +86,8 @@ enum Phase {
     Attached,
 }
 
-/// One step: an action, repeated for each value of the loop variables that meets the condition.
+/// One step: an action, repeated for each combination of the loop variables that meets the
+/// condition.
 #[derive(Clone, Debug)]
 struct RecipeStep {
     place: SourcePos,
@@ -111,7 +112,7 @@ enum Action {
     Require(Formula, String),
     /// Assigns variables of the recipe.
     Let(Vec<Assignment>),
-    /// Assigns global variables, parts of them, or typed memory.
+    /// Assigns values to global variables, to parts of global variables, or to typed memory.
     Set(Vec<Assignment>),
     /// Sets members of the ops table.
     Ops(Vec<(String, Formula)>),
@@ -143,7 +144,7 @@ struct Run {
     ctx: Vec<Assignment>,
     /// Expected return value; None accepts any value.
     returns: Option<Formula>,
-    /// Pairs of a recipe variable and the context field that it is read from.
+    /// Pairs of a variable of the recipe and the context field whose value it gets.
     into: Vec<(Target, Target)>,
     /// CPU on which user space runs the program.
     cpu: Option<Formula>,

@@ -224,7 +224,8 @@ impl MetricRow {
         }
     }
 
-    /// Returns each group's value and, from the second group on, its change against the first.
+    /// Returns the value of each group of runs and, from the second group on, the change against
+    /// the first group.
     fn cells(&self, groups: &[&[Run]], scale: &Scale) -> Vec<String> {
         let columns: Vec<Column> = groups.iter().map(|g| self.column(g)).collect();
         let mut cells = Vec::new();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A results file: the resolved request, all runs, all comparisons.
 //!
-//! Owns: the manifest, from which any figure can be reproduced. It contains no clock time, so equal
-//! requests give equal manifests. `docs/reference/results.schema.json` describes the format.
+//! Owns: the manifest, from which any figure can be reproduced. The manifest contains no clock
+//! time, so equal requests give equal manifests. `docs/reference/results.schema.json` describes the
+//! format.
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,8 @@ pub struct Results {
     pub manifest: Manifest,
     pub runs: Vec<Run>,
     pub comparisons: Vec<Comparison>,
-    /// One entry per scheduler, quantity and target after the first; empty if there is one target.
+    /// One entry for each scheduler, quantity and target after the first target; empty if there is
+    /// only one target.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub agreements: Vec<Agreement>,
 }

@@ -20,9 +20,9 @@ pub struct Run {
     pub target: Cow<'static, str>,
     pub exit: Exit,
     pub stop: StopReason,
-    /// Whether the figures describe this scheduler over the whole workload: it was not ejected, and
-    /// the run ended regularly. Only such runs are averaged, compared with others and checked for
-    /// agreement.
+    /// Whether the figures describe this scheduler over the whole workload: the scheduler was not
+    /// ejected, and the run ended regularly. Means, comparisons and agreements use only runs that
+    /// count.
     pub counts: bool,
     /// Tasks that were runnable and never ran.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -99,13 +99,13 @@ pub struct TraceCounts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NeverRan {
     pub name: String,
-    /// Time for which it had waited when the run ended.
+    /// Time for which the task had waited when the run ended.
     pub wait_ns: u64,
 }
 
 /// Returns the tasks that never ran, though they waited for at least a hundredth of the run or the
-/// kernel's default slice, whichever is shorter. A task that became runnable later may just not
-/// have had its turn yet.
+/// kernel's default slice, whichever is shorter. A task that waited for less may just not have had
+/// its turn yet.
 fn never_ran(tasks: &[TaskResult], length_ns: u64) -> Vec<NeverRan> {
     let grace = (length_ns / 100).min(SLICE_DFL_NS);
     let waited = |t: &TaskResult| t.wait_ns.filter(|ns| t.run_ns == 0 && *ns > 0 && *ns >= grace);
@@ -116,7 +116,7 @@ fn never_ran(tasks: &[TaskResult], length_ns: u64) -> Vec<NeverRan> {
 /// The kernel's default slice in ns, `SCX_SLICE_DFL`.
 const SLICE_DFL_NS: u64 = 20_000_000;
 
-/// The scheduler's exit; kind `none` if it stayed.
+/// The scheduler's exit; its kind is `none` if the scheduler stayed until the end of the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     pub kind: String,

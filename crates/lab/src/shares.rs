@@ -54,9 +54,9 @@ pub fn shares(groups: &[CgroupTime]) -> Vec<CgroupResult> {
     groups.iter().zip(&all).map(result).collect()
 }
 
-/// Returns, by path, each group's CPU time (with the groups below it) and whether any of these
-/// groups ran or waited. Each group is added to its ancestors, which avoids comparing siblings with
-/// each other.
+/// Returns, by path, the CPU time of each group and the groups below it, and whether any of these
+/// groups ran or waited. The function adds each group to its ancestors, which avoids comparisons
+/// between siblings.
 fn sums<'a, Path: Ord + From<&'a str>>(groups: &'a [CgroupTime]) -> BTreeMap<Path, (u64, bool)> {
     let mut sums = BTreeMap::new();
     for group in groups {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     /// A cgroup whose tasks wait but never run still has its entitled share. A cgroup has no share
-    /// if neither it nor a sibling ran.
+    /// of the CPU time if neither the cgroup nor a sibling ran.
     #[test]
     fn a_starved_cgroup_is_promised_its_share() {
         let group = |path: &str, own_ns, waited| CgroupTime {

@@ -94,8 +94,8 @@ fn mem_size(max_memory: u64, object: Option<&PreparedObject>) -> u64 {
     }
 }
 
-/// Receives the run's progress in virtual time, and ends the run by returning a reason. It must not
-/// affect the run in any other way.
+/// Function that receives the run's progress in virtual time, and ends the run by returning a
+/// reason. The function must not affect the run in any other way.
 pub type Watch<'a> = dyn Fn(Nanos) -> Option<String> + 'a;
 
 /// Runs one simulation. `tracer` records its events.

@@ -70,10 +70,10 @@ impl Change {
 
 /// Compares pairs `(baseline, treated)` that share a seed.
 ///
-/// The relative change is the ratio of means less 1. Its interval comes from the spread of
+/// The relative change is the ratio of means less 1. The change's interval comes from the spread of
 /// `treated - ratio * baseline` over the pairs (ratio estimator, linearised), so effects that both
 /// runs share under one seed cancel, and pairs that contain a zero do no harm. If the baseline's
-/// mean is 0 there is no ratio, and the verdict is about the difference.
+/// mean is 0, there is no ratio, and the verdict is about the difference.
 pub fn change(pairs: &[(f64, f64)]) -> Change {
     let none = Change { verdict: Verdict::Unknown, ..Change::NONE };
     let n = pairs.len();
@@ -105,8 +105,8 @@ pub fn change(pairs: &[(f64, f64)]) -> Change {
     Change { relative, low: Some(low), high: Some(high), verdict }
 }
 
-/// Compares two independent samples, such as those of two targets: Welch's interval for the ratio
-/// of means less 1, linearised as in `change`.
+/// Compares two independent samples, such as the runs on two targets. The interval is Welch's
+/// interval for the ratio of means less 1, linearised as in `change`.
 pub fn change_between(baseline: &[f64], treated: &[f64]) -> Change {
     let none = Change { verdict: Verdict::Unknown, ..Change::NONE };
     if baseline.is_empty() || treated.is_empty() {
@@ -173,8 +173,9 @@ const T_975: [f64; 30] = [
     2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
 ];
 
-/// Returns the 97.5 % quantile of the t distribution. Beyond the table it uses the Cornish-Fisher
-/// expansion about the normal quantile, which is exact to four digits there.
+/// Returns the 97.5 % quantile of the t distribution. Beyond the table's 30 degrees of freedom, the
+/// function uses the Cornish-Fisher expansion about the normal quantile, which is exact to four
+/// digits for such degrees.
 pub fn t_quantile_975(degrees: usize) -> f64 {
     if let Some(known) = degrees.checked_sub(1).and_then(|at| T_975.get(at)) {
         return *known;

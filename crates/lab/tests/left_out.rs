@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Omitted parts of a scheduler are reported, and a scheduler that runs whole has no such report.
-//! Foreign objects come from `make objects`.
+//! A report lists the omitted parts of a scheduler, and is empty for a scheduler that runs as a
+//! whole. Foreign objects come from `make objects`.
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! An ejection names the operation, the program and the source line that caused it. A stall names
-//! the task, its DSQ, the code that inserted it there, and what ran on the CPUs that could have
-//! taken it. The knobs of `bpf/selftest/lapse` cause these failures.
+//! The report on an error names the operation, the program and the source line that caused it. The
+//! report on a stall names the task, the task's DSQ, the code that inserted the task there, and the
+//! operations on the CPUs that could have taken the task. The knobs of `bpf/selftest/lapse` cause
+//! these failures.
 
 use std::sync::Arc;
 
@@ -241,7 +242,8 @@ fn a_stall_names_the_queue_and_the_line_that_put_the_task_there() {
     }
 }
 
-/// Each task is inserted before those that wait, so the task that waits longest is last.
+/// `lapse` inserts each task before the tasks that already wait, so the task that waits longest is
+/// last.
 #[test]
 fn a_stall_says_how_many_are_before_the_task() {
     for (machine, seed) in [("1n1c1t", 1), ("1n4c1t", 2), ("2n2c2t", 3)] {

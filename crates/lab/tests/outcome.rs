@@ -199,7 +199,7 @@ fn a_metric_without_samples_is_absent() {
     // The first loop has not ended, so there is no mean.
     let none = run("vtime", &timer("200ms"), "1n2c1t", 100, 1);
     assert!(!has(&none, "timer_slack_mean") && !has(&none, "timer_latency_mean"));
-    // The latency is missing on one side, so it is not compared.
+    // The latency is missing in one of the two runs, so it is not compared.
     let all = compare(&[met, missed], 1, 2);
     assert!(!all.iter().any(|c| c.metric.starts_with("timer_latency")));
     assert!(all.iter().any(|c| c.metric == "timer_slack_mean"));
@@ -251,8 +251,8 @@ fn an_ejection_has_its_time() {
     }
 }
 
-/// A wait continues when its task moves from a scheduler that starves it to the default class,
-/// which ends the wait.
+/// A wait continues when its task moves from a scheduler that starves it to the default class, and
+/// ends when the default class runs the task.
 #[test]
 fn an_ejection_loses_no_wait() {
     for machine in MACHINES {

@@ -242,8 +242,8 @@ fn with_struct_size(object: &[u8], name: &str, size: u32) -> Vec<u8> {
     changed
 }
 
-/// Values that a program returns in its context are stored in variables and used in later formulas.
-/// Formulas see variables of the object that were set after load.
+/// A recipe stores values that a program returns in its context in variables, and later formulas
+/// use them. Formulas see the values of the object's variables that were set after load.
 #[test]
 fn what_programs_answer_is_used() {
     let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The metrics of one run, as a target measures them: only declared names, with declared units.
+//! The metrics of one run, as a target measures them. The table takes only declared names, and
+//! gives each value the declared unit.
 
 use indexmap::IndexMap;
 use scxlab_workload::exec::LoopTotals;
@@ -9,7 +10,8 @@ use super::{
 };
 use crate::run::MetricValue;
 
-/// Metrics in the order in which they were put. Metrics that a target does not measure are absent.
+/// Metrics in the order in which the target added them. Metrics that the target does not measure
+/// are absent.
 #[derive(Debug)]
 pub struct MetricTable {
     values: IndexMap<String, MetricValue>,

@@ -221,8 +221,8 @@ impl<'a> RecipeExecution<'a> {
         })
     }
 
-    /// Carries out the iterations in the order of their keys. Conditions and keys of all iterations
-    /// are evaluated before the first one runs.
+    /// Carries out the iterations in the order of their keys. Evaluates the conditions and keys of
+    /// all iterations before the first iteration runs.
     fn sorted(&mut self, step: &RecipeStep, side: &mut ObjectState<'_>) -> Outcome<()> {
         let mut passes = Vec::new();
         self.walk(step, 0, 1, side, &mut |work, side| {
@@ -239,9 +239,9 @@ impl<'a> RecipeExecution<'a> {
         Ok(())
     }
 
-    /// Calls `visit` for each combination of the step's loop variables for which its condition
-    /// holds. The last variable changes fastest. The count of a variable may depend on the
-    /// variables before it.
+    /// Calls `visit` for each combination of the step's loop variables for which the step's
+    /// condition holds. The last variable changes fastest. The count of a variable may depend on
+    /// the variables before it.
     fn walk(
         &mut self,
         step: &RecipeStep,
@@ -324,8 +324,8 @@ impl<'a> RecipeExecution<'a> {
         formula.expr.value(&self.scope(side)).map_err(|e| RecipeError::at(&formula.place, e.into()))
     }
 
-    /// Evaluates a formula that gives a number or size. Negative values become 0; where 0 is not a
-    /// valid size, the action refuses it.
+    /// Evaluates a formula that gives a number or size. Negative values become 0; an action for
+    /// which 0 is not a valid size refuses it.
     fn count(&self, side: &ObjectState<'_>, formula: &Formula) -> Outcome<u64> {
         Ok(u64::try_from(self.value(side, formula)?.max(0)).unwrap_or(u64::MAX))
     }

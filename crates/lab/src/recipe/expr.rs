@@ -104,8 +104,8 @@ fn hint(candidates: &[String]) -> String {
     }
 }
 
-/// Maximum nesting depth (which bounds the stack) and maximum length in bytes of a formula. Useful
-/// formulas stay far below both.
+/// Maximum nesting depth of a formula, which bounds the stack; `MAX_LEN` is the maximum length in
+/// bytes. Useful formulas stay far below both limits.
 const MAX_DEPTH: u32 = 64;
 const MAX_LEN: usize = 4096;
 

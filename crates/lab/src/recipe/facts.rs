@@ -332,7 +332,7 @@ fn nr(mask: &CpuMask) -> i128 {
     scxlab_machine::cpumask::weight(mask).into()
 }
 
-/// Returns the 64-bit word of a mask with index `at`; 0 past its end.
+/// Returns the 64-bit word of a mask with index `at`; 0 if `at` is past the end of the mask.
 fn word(mask: &CpuMask, at: i128) -> i128 {
     let word = usize::try_from(at).ok().and_then(|at| mask.get(at));
     word.map_or(0, |w| i128::from(*w))

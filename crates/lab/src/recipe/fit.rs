@@ -26,7 +26,7 @@ impl Recipe {
 }
 
 impl Absent {
-    /// Removes absent parts of an action; returns false if nothing is left of it.
+    /// Removes absent parts of an action; returns false if nothing is left of the action.
     fn keeps(&mut self, action: &mut Action, object: &Object) -> bool {
         match action {
             Action::Set(all) => {

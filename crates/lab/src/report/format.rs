@@ -50,8 +50,8 @@ impl Scale {
         format!("{scaled:.digits$} {}", self.unit)
     }
 
-    /// Formats as `12.3 ±0.4`, both with the number of digits that suits the larger one; `-` if
-    /// there is no mean.
+    /// Formats a summary as `12.3 ±0.4`. Both numbers have the number of decimals that suits the
+    /// larger number. Returns `-` if there is no mean.
     pub fn summary(&self, summary: &Summary) -> String {
         let Some(mean) = summary.mean else {
             return ABSENT.into();

@@ -60,14 +60,15 @@ pub fn result(seen: FinishedRun<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64)
     run.with_verdict()
 }
 
-/// Lists the omitted parts of the scheduler. Tracing programs that the simulated kernel does not
-/// run are among them; a real kernel runs those too.
+/// Lists the omitted parts of the scheduler. The list includes tracing programs that the simulated
+/// kernel does not run; a real kernel runs these programs.
 fn left_out(spec: &SimSpec<'_>) -> Vec<String> {
     let object = spec.scheduler.object.as_ref();
     object.map(|o| crate::left_out::left_out(o, |_, kind| runs_tracing(kind))).unwrap_or_default()
 }
 
-/// Returns the executor of the workload. `sim.rs` gives one to every kernel that is measured.
+/// Returns the executor of the workload. `sim.rs` gives an executor to every kernel that is
+/// measured.
 fn executor(k: &Kernel) -> &Executor {
     k.behavior().expect("a measured kernel runs an executor")
 }

@@ -31,7 +31,7 @@ impl RecipeExecution<'_> {
                 let missing = || no_program(open.object(), &formula.place, &program.name, |_| true);
                 found.then_some(()).ok_or_else(missing)
             }),
-            // All other actions wait until the object is loaded.
+            // All other actions belong to later phases.
             _ => Ok(()),
         }
     }
@@ -45,8 +45,8 @@ impl RecipeExecution<'_> {
         set.map_err(|e| RecipeError::at(&formula.place, e.into()))
     }
 
-    /// Sets a member of the ops table. A callback can only be removed, by setting it to 0 as a
-    /// frontend would.
+    /// Sets a member of the ops table. A recipe can only remove a callback, by setting its member
+    /// to 0, as a frontend would.
     fn set_ops(&self, open: &mut OpenObject, member: &str, formula: &Formula) -> Outcome<()> {
         let value = self.value(&ObjectState::Open(open), formula)?;
         let object = open.object().clone();
