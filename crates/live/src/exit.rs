@@ -103,8 +103,9 @@ pub fn from_log(log: &[Message], name: &str) -> Option<Exit> {
     })
 }
 
-/// Returns the time in ns between the log messages that scheduler `name` is enabled and disabled. A
-/// scheduler that is ejected while it is being enabled has only the second message, which gives 0.
+/// Returns the time in ns between the log messages that scheduler `name` is enabled and disabled.
+/// For a scheduler that is ejected while it is being enabled, the log has only the second message,
+/// and the time is 0.
 pub fn time_in_charge(log: &[Message], name: &str) -> Option<u64> {
     let enabled = format!("sched_ext: BPF scheduler \"{name}\" enabled");
     let head = disabled(name);

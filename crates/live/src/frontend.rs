@@ -16,7 +16,7 @@ use scxlab_loader::link::{GlobalError, GlobalRef, OpenObject, knob};
 use scxlab_loader::object;
 use scxlab_machine::CpuId;
 
-/// A loaded object. The rest of this crate also reads the object's variables through it.
+/// A loaded object. The rest of this crate also uses this type to read the object's variables.
 pub struct LiveFrontend<'a> {
     pub plan: &'a OpenObject,
     pub object: &'a Object,

@@ -87,7 +87,8 @@ pub struct Situation {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// Runs in the order of the request: all runs of the first scheduler, then of the next.
+    /// Runs in the order of the request: all runs of the first scheduler, then all runs of the next
+    /// scheduler.
     Runs { kernel: String, runs: Vec<Run>, recordings: Vec<Recording> },
     /// All tries of each case; only the last one can agree with the simulation.
     Observed { kernel: String, cases: Vec<Vec<Observed>> },
@@ -143,8 +144,8 @@ impl Job {
         Ok(())
     }
 
-    /// Returns the maximum memory that traces take, in MiB: the ring, the records read from it, and
-    /// the reply.
+    /// Returns the maximum memory that traces take, in MiB: the ring buffer, the records read from
+    /// it, and the reply.
     pub fn trace_mib(&self) -> u64 {
         match &self.task {
             Task::Runs { trace: Some(bytes), schedulers, .. } => {

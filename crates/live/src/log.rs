@@ -17,7 +17,7 @@ static TURN: Mutex<()> = Mutex::new(());
 const KEEP: usize = 4 << 20;
 /// Line in place of messages that were dropped.
 const DROPPED: &str = "(earlier lines are dropped)\n";
-/// Marks around a verifier's log. The first one stands in a line with the program's name.
+/// Marks around a verifier's log. The first mark stands in a line with the program's name.
 const BEGIN: &str = "-- BEGIN PROG LOAD LOG --";
 const END: &str = "-- END PROG LOAD LOG --";
 

@@ -174,8 +174,8 @@ impl Probe {
         MapHandle::try_from(&data).map(Window).map_err(|e| failed(e.to_string()))
     }
 
-    /// Sums up the data between `from` and `until`. Call it after the workload has ended, because
-    /// `tasks` holds ended tasks only.
+    /// Sums up the data between `from` and `until`. The workload must have ended, because `tasks`
+    /// holds ended tasks only.
     pub fn read(&self, from: u64, until: u64) -> Result<ProbeData, LiveError> {
         let window = self.window()?.get().map_err(|e| LiveError::Probe(e.to_string()))?;
         if window.0 == u64::MAX {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! One run on the running kernel.
 //!
-//! Owns: the order of attaching scheduler and probe, running the workload, and removing all of it.
+//! Owns: the order of attaching the scheduler and the probe, running the workload, and detaching
+//! both.
 //! Does not: repeat or compare runs.
 
 use std::path::PathBuf;

@@ -59,8 +59,8 @@ pub struct OpCost {
 }
 
 impl<'a> Scheduler<'a> {
-    /// Loads and attaches the scheduler. When it returns, the ops' `init` has run and every task is
-    /// under the scheduler, unless the scheduler has already left.
+    /// Loads and attaches the scheduler. When the function returns, the ops' `init` has run and
+    /// every task is under the scheduler, unless the scheduler has already left.
     pub fn attach(
         prepared: &'a PreparedObject,
         label: &str,
@@ -154,7 +154,8 @@ impl<'a> Scheduler<'a> {
     /// Lists the parts of the scheduler that do not run here.
     pub fn left_out(&self) -> Vec<String> {
         left_out(self.prepared, |name, kind| {
-            // An iterator program runs only when its file is read, and nothing reads it.
+            // An iterator program runs only when a process reads the program's file, and no process
+            // reads it.
             let is_iter = matches!(kind, ProgramKind::Trace { kind: TraceKind::Iter, .. });
             !is_iter && self.others.iter().any(|(attached, _)| attached == name)
         })
