@@ -5,8 +5,8 @@
 //! Owns: the folder's `request`, with the command and each file that the command read.
 //!
 //! ```text
-//! DIR/request/command.json   the words of the command, which files it read, what sysfs said of this machine
-//! DIR/request/0-app.json     a file, as it was
+//! DIR/request/command.json the command's words, the files that it read, the sysfs of this machine
+//!  DIR/request/0-app.json     one of these files, as the command read it
 //! ```
 
 use std::collections::BTreeMap;

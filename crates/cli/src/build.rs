@@ -99,8 +99,8 @@ fn temporary(path: &Path, error: std::io::Error) -> CliError {
     CliError::Write { what: path.display().to_string(), error }
 }
 
-/// Writes three sets of headers: scxlab's own, those of the scx project with the kernel's types,
-/// and libbpf's.
+/// Writes three sets of headers: scxlab's own headers, the headers of the scx project with the
+/// kernel's types, and libbpf's headers.
 fn unpack_headers(folder: &Path) -> Result<()> {
     let unpacked = || {
         let tar = ruzstd::decoding::StreamingDecoder::new(scxlab_sched::HEADERS);

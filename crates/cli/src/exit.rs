@@ -368,8 +368,8 @@ fn of_prepare(error: &PrepareError) -> Code {
 
 fn of_recipe(error: &RecipeError) -> Code {
     match *error.what {
-        // The machine does not suit the scheduler, or lacks a CPU of a list. Both are choices of
-        // the command line.
+        // The command line chose a machine that does not suit the scheduler, or lists a CPU that
+        // the machine lacks.
         RecipeErrorKind::Required(_) | RecipeErrorKind::Cpus { .. } => Code::Usage,
         _ if error.unmodelled().is_some() => Code::Unmodelled,
         _ => Code::Input,

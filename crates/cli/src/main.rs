@@ -31,7 +31,8 @@ use args::{Cli, Command};
 use clap::Parser;
 
 fn main() -> ExitCode {
-    // The same program is init in a virtual machine, and a process of the workload in a native run.
+    // The same program runs as init in a virtual machine, and as a process of the workload on a
+    // real kernel.
     if scxlab_vm::guest::is_init() {
         live::guest_main();
     }

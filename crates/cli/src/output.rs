@@ -62,8 +62,8 @@ pub fn make_folder(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(|error| failed(path, error))
 }
 
-/// Makes a folder for results if it does not exist, and locks it. No other command can lock it
-/// until the lock is dropped.
+/// Makes a folder for results if it does not exist, and locks it. No other command can lock the
+/// folder until the caller drops the lock.
 pub fn lock_folder(path: &Path) -> Result<File> {
     let lock = || {
         fs::create_dir_all(path)?;
@@ -77,8 +77,8 @@ pub fn lock_folder(path: &Path) -> Result<File> {
     })
 }
 
-/// Files that are written in pieces under temporary names, and renamed together when all of them
-/// are complete.
+/// Files that the caller writes in pieces under temporary names. `publish` renames all of them when
+/// all are complete.
 #[derive(Default)]
 pub struct Files(Mutex<Vec<(TempPath, PathBuf)>>);
 

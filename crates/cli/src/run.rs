@@ -319,8 +319,8 @@ fn publish(args: &RunArgs, part: &MachineRuns, done: &MachineResults) -> Result<
     traces::show(args.format, &done.timelines)
 }
 
-/// Prints the output that covers all machines, or those that were reached if the command was
-/// interrupted.
+/// Prints the output that covers all machines. If the command was interrupted, the output covers
+/// the machines up to the one with the interrupted run.
 fn finish(args: &RunArgs, parts: &[MachineRuns], all: &[Results]) -> Result<()> {
     if args.format == Format::Json {
         let texts: Vec<String> = all.iter().map(Results::to_json).collect();

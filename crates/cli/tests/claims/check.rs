@@ -24,7 +24,7 @@ pub struct Check {
     per: Option<String>,
     /// Variant that is checked; by default every variant, except `to` if it is given.
     of: Option<String>,
-    /// Variant of the ratio's base; the bounds then apply to the ratio.
+    /// Variant whose value is the base of a ratio. If it is given, the bounds apply to the ratio.
     to: Option<String>,
     at_least: Option<f64>,
     at_most: Option<f64>,

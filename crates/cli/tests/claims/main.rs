@@ -5,8 +5,8 @@
 //! checks that must hold on every machine under every seed. A page names the claim, and this test
 //! compares the figures between its markers with the runs. `BLESS=1` rewrites figures, but never
 //! checks. `CLAIM=o1` runs only claims whose names begin with `o1`. `make claims-vm` runs the
-//! claims that are measured in virtual machines. Their figures are not compared, because runs on a
-//! real kernel are not reproducible; their checks are.
+//! claims that are measured in virtual machines. The test evaluates the checks of these claims, but
+//! does not compare their figures, because runs on a real kernel are not reproducible.
 
 mod check;
 mod claim;

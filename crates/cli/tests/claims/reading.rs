@@ -18,7 +18,8 @@ pub struct Quantity<'a> {
 }
 
 impl Quantity<'_> {
-    /// Returns the unit as far as the name implies it, because bounds are formatted without runs.
+    /// Returns the unit that the quantity's name implies. Bounds need it, because they are
+    /// formatted without runs.
     pub fn unit(&self) -> &'static str {
         if self.cgroup.is_some() || self.task.is_some() || self.metric == "idle" {
             return if self.metric == "migrations" { "1" } else { "%" };

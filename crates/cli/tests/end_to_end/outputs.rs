@@ -102,7 +102,7 @@ fn a_folder_has_one_writer() {
     assert!(said.contains("another scxlab is writing its results there"), "{said}");
     signal(&first, "-KILL");
     first.wait_with_output().unwrap();
-    // A killed process leaves only temporary files, and its lock is released.
+    // A killed process leaves only temporary files, and the kernel releases its lock.
     assert!(files(temp.path()).iter().all(|name| name.ends_with(".part")));
     let brief = ["run", "-s", "vtime", "-w", "hogs", "-m", "2c", "--duration", "10ms"];
     assert!(start(&brief, temp.path()).wait_with_output().unwrap().status.success());

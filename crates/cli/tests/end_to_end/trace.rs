@@ -14,7 +14,7 @@ use protobuf::Message;
 /// A slice, an instant or a counter's value on one of scxlab's own tracks.
 #[derive(Debug)]
 pub struct Drawn {
-    /// Names of the track and of its parents.
+    /// Names of the track's parents and of the track, joined by `/`.
     pub track: String,
     pub kind: Type,
     pub name: String,

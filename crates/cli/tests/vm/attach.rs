@@ -74,8 +74,8 @@ fn attach_leaves_the_machine_as_it_was_even_when_killed() {
     ] {
         done.says(line);
     }
-    // The console has the statistics of the first attachment as text, and those of the second as
-    // JSON.
+    // The console has the statistics of the first attachment as text, and the statistics of the
+    // second as JSON.
     assert!(
         done.console.lines().any(|l| l.contains(" s  ") && l.contains("select_cpu ")),
         "{done}"

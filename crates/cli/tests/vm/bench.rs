@@ -149,7 +149,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Returns one of the kernel's own objects.
+/// Returns the path of one of the kernel's own example schedulers or selftests.
 pub fn object(name: &str) -> String {
     let path = root().join(format!("build/kernel/objects/{name}.bpf.o"));
     assert!(path.exists(), "no {}: `make kernel-objects` compiles it", path.display());

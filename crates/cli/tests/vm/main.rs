@@ -2,8 +2,8 @@
 //! Tests on real kernels: `scxlab run --on vm`, `attach` and `conform` in emulated virtual
 //! machines.
 //!
-//! Owns: tests that need a kernel that boots. Does not: look into crates; everything goes through
-//! the command.
+//! Owns: tests that need a kernel that boots. Does not: test crates directly; every test runs the
+//! command.
 //! The tests are skipped, with a message, if QEMU or a kernel is not available. `bench.rs` finds
 //! both.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Every shipped scheduler under a mixed load: forks, switches, messages, affinities, cgroups that
-//! come and go, weights, CPU hotplug. Nothing may stall, and each scheduler must exit cleanly, or
-//! else the next one could not be attached.
+//! come and go, weights, CPU hotplug. No task may stall, and each scheduler must exit cleanly,
+//! because otherwise the next scheduler cannot be attached.
 //!
 //! CI runs each scheduler's default and its richest combination of knobs for some seconds.
 //! `make soak` runs every mode for a minute (SOAK_SECONDS). SOAK_SCHEDULERS selects schedulers.
