@@ -40,7 +40,8 @@ pub struct Report {
     pub group_usage: i64,
 }
 
-/// Reports the present state of a queue; None if there is no such slot.
+/// Returns the present state of a cgroup's queue on a CPU; None if the cgroup's slot `group` is not
+/// in use.
 pub fn report(k: &mut Kernel, loaded: &Loaded, group: u32, cpu: u32) -> Option<Report> {
     let mut ctx = [0u8; 120];
     ctx[..4].copy_from_slice(&cpu.to_ne_bytes());

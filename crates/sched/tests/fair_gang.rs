@@ -3,8 +3,8 @@
 //! tasks.
 //!
 //! Owns: rounds and their leaders, domains, the switch, spreading, the cost of gangs to others, bad
-//! input. Many gangs at once: `many.rs`. Sleeping tasks of no gang: `outsiders.rs`. Thread i of a
-//! gang is bound to CPU i, except where spreading is tested: two tasks of one gang on a CPU can
+//! input. `many.rs` tests many gangs at once, `outsiders.rs` tasks of no gang. Except in the tests
+//! of spreading, thread i of a gang is bound to CPU i, because two tasks of one gang on a CPU can
 //! never run together.
 
 #[path = "fair_gang/layout.rs"]
@@ -81,9 +81,9 @@ fn assert_attached(k: &Kernel) {
     assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
 }
 
-/// The demonstration: two gangs on eight CPUs. It runs six times with different start times between
-/// two ticks, because the phase is a matter of chance. Returns the mean ratio of each gang, and the
-/// total work of all threads.
+/// Runs the demonstration: two gangs on eight CPUs. It runs six times with different start times
+/// between two ticks, because the gangs' phase relative to the ticks is a matter of chance. Returns
+/// the mean co-scheduling ratio of each gang, and the total work of all threads.
 fn demonstration(gang: &str) -> (u64, u64, u64) {
     const START_US: [u64; 6] = [1, 700, 1300, 2100, 2900, 3700];
     let text = jobs(&[Job::gang("left", 8), Job::gang("right", 8)]);
@@ -112,8 +112,8 @@ fn the_demonstration_runs_together() {
     assert!(v2.0 > 900 && v2.1 > 900, "v2: {v2:?}");
     // Each CPU runs one of two gangs; by chance, all eight rarely agree.
     assert!(off.0 < 300 && off.1 < 300, "off: {off:?}");
-    // v1 asks for no more than fairness grants, so it may be no better than `off`, as in some
-    // results of the thread.
+    // v1 asks for no more than fairness grants, so v1 may be no better than `off`, as in some
+    // results of the mailing-list thread.
     assert!(v1.0 + v1.1 < v2.0 + v2.1, "{off:?} {v1:?} {v2:?}");
     assert!(v2.2 > off.2 && v2.2 > v1.2, "rounds: {off:?} {v1:?} {v2:?}");
 }
@@ -148,8 +148,8 @@ const TICK: u64 = 4 * MS;
 /// Time that the gangs need to come to one order on all CPUs.
 const WARM_UP: u64 = 400 * MS;
 
-/// Two gangs whose tasks may run anywhere after the operations `first`. Returns the co-scheduling
-/// ratio of the first gang and the number of tasks that were spread.
+/// Runs two gangs whose tasks may run anywhere after the operations `first`. Returns the
+/// co-scheduling ratio of the first gang, and the number of tasks that the scheduler spread.
 fn unbound(gang: &str, cpus: u32, first: [&str; 2]) -> (u64, u64) {
     let one = |name, first: &str| {
         let text = jobs(&[Job::gang(name, cpus)])
@@ -169,7 +169,7 @@ fn unbound(gang: &str, cpus: u32, first: [&str; 2]) -> (u64, u64) {
 fn gangs_that_are_not_bound_are_spread() {
     let v2 = unbound("v2", 8, ["", ""]);
     assert!(v2.0 > 900, "{v2:?}");
-    // Each gang is on a CPU of its own at first: load is even, so that balancing has nothing to do.
+    // At first, each gang is on a CPU of its own: load is even, so balancing has nothing to do.
     let first = ["0", "1"].map(|cpu| {
         format!("{{ set_affinity = \"{cpu}\" }}, {{ compute = \"100ms\" }}, {{ set_affinity = \"0-1\" }}, ")
     });
@@ -179,8 +179,8 @@ fn gangs_that_are_not_bound_are_spread() {
     assert!(v2.0 > 900 && v2.1 > 0, "{v2:?}");
 }
 
-/// One hog on every CPU, beside two gangs. Returns the hogs' share in thousandths, and the longest
-/// wait of any task.
+/// Runs one hog on every CPU, beside two gangs. Returns the hogs' share in thousandths, and the
+/// longest wait of any task.
 fn beside_gangs(gang: &str, before: &'static str) -> (u64, u64) {
     let text = jobs(&[
         Job { before, ..Job::gang("one", 8) },
@@ -254,8 +254,8 @@ fn set_switches(k: &mut Kernel, paths: &[&str], value: &[u8]) {
     }
 }
 
-/// Two gangs over two nodes: the CPUs of one node agree, and those of both nodes agree only if the
-/// domain is `all`.
+/// Two gangs span two nodes. The CPUs of one node agree on the gang that runs; the CPUs of both
+/// nodes agree only if the domain is `all`.
 #[test]
 fn the_domain_is_how_far_a_gang_reaches() {
     let run = |domain: &str| {

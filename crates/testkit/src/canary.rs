@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Schedulers in Rust: a correct one, and canaries that break one law each, to show that a checker
-//! reports it.
+//! Schedulers in Rust: a correct one, and canaries. Each canary breaks one law, to show that a
+//! checker reports the violation.
 //!
-//! Owns: misbehaviour. A canary writes to the kernel's state, which no loaded object can.
+//! Owns: misbehaviour. A canary writes to the kernel's state, which a loaded object cannot do.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::OpsData;
@@ -13,8 +13,8 @@ use scxlab_machine::id::CpuId;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// The fault that a canary commits once, after it has run correctly for `ENQUEUES_BEFORE_FAULT`
-/// enqueues.
+/// The fault that a canary commits after it has run correctly for `ENQUEUES_BEFORE_FAULT` enqueues.
+/// `IgnoreQueue` lasts; after any other fault, the canary counts enqueues from 0 again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InjectedFault {
     None,
@@ -22,7 +22,7 @@ pub enum InjectedFault {
     LoseTask,
     /// Queues a waiting task a second time.
     QueueTwice,
-    /// Adds CPU time that did not pass.
+    /// Adds 1 ns to the busy time of CPU 0, although this time did not pass.
     StretchTime,
     /// Charges a task for time that no CPU spent.
     OverchargeTask,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Rules of shipped schedulers as case files: a small workload, and values of the scheduler's state
-//! at given instants.
+//! Tests of the rules of shipped schedulers, written as case files. A case has a small workload,
+//! and the expected values of the scheduler's state at given instants.
 //!
 //! Owns: reading `cases/sched/NAME/*.toml`, running the cases, comparing. `BLESS=1` rewrites the
 //! expected values; the reader of the diff has to judge whether a new value is right.
@@ -16,12 +16,12 @@ use crate::sim::{attach_shipped, kernel};
 use crate::state::{global, task_field};
 
 /// One case. Each line of `look` has an instant, then `task NAME` or `global`, then the fields to
-/// read. A divisor may follow a field: `left_ns/1000000` is in whole ms, for values that depend on
-/// the cost of an instruction.
+/// read. A divisor may follow a field: `left_ns/1000000` is in whole ms. It hides the small changes
+/// of a value that depends on the cost of an instruction.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RuleCase {
-    /// The rule, in a sentence.
+    /// The rule that the case tests, in a sentence.
     #[expect(dead_code, reason = "for the reader of the file")]
     claim: String,
     machine: String,

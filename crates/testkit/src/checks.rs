@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Conservation laws of the simulated kernel, recomputed independently from its state.
+//! Checks of the simulated kernel's conservation laws. A check computes a law's quantities from the
+//! kernel's state, independently of the kernel's own code.
 //!
 //! Owns: `run_checked` and the assertions that every simulation test makes after a run. Does not:
 //! share code with the kernel.
@@ -26,8 +27,8 @@ pub struct Violation {
 /// Guarantees of one scheduler beyond those that apply to all.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Contract {
-    /// Longest time that a CPU may be idle while a task waits that may run there. None: no such
-    /// guarantee.
+    /// Longest time that a CPU may be idle while a task waits that may run on this CPU. None if the
+    /// scheduler gives no such guarantee.
     pub idle_grace: Option<Nanos>,
     /// The scheduler may keep a CPU in the kernel for long (see `time.rs`).
     pub long_paths: bool,
@@ -77,7 +78,7 @@ pub fn run_checked(
     Ok(k.end.stop.clone().unwrap_or(Stop::Finished))
 }
 
-/// Asserts the laws that hold at any moment of any run; panics with the law and the place.
+/// Asserts the laws that hold at any moment of any run; panics with all violations.
 pub fn after(k: &Kernel) {
     let mut watch = LawChecker::new(Contract::default());
     watch.look(k);

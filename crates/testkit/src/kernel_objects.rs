@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's own schedulers and selftests, as compiled, on the simulated kernel. Each has the
-//! user-space half of its test, with that half's assertions.
+//! The kernel's own schedulers and selftests, as compiled, on the simulated kernel. For each
+//! object, a function does the work of the C program that loads it, and asserts what that program
+//! asserts.
 //!
 //! Owns: the list of objects, the checks of each, and their table in the docs.
 //! Does not: compile the objects (`make kernel-objects` does).
-//! Models: tools/sched_ext and tools/testing/selftests/sched_ext, 7.3. Differs: a test process acts
-//! from outside and costs only the time of its system calls; the tasks around it are those of
-//! `load.rs`.
+//! Models: tools/sched_ext and tools/testing/selftests/sched_ext, 7.3. Differs: the test acts from
+//! outside the simulation and costs only the time of its system calls; the tasks that run meanwhile
+//! are those of `load.rs`.
 
 mod bench;
 mod custody;
@@ -30,9 +31,9 @@ use crate::sim::choose_engine;
 pub enum Outcome {
     /// The object behaves as on the kernel.
     Passes,
-    /// The object is refused, as by the kernel.
+    /// The simulator refuses the object, as the kernel does.
     Refused,
-    /// The scheduler's side passes; the named rest is not modelled.
+    /// The scheduler's part of the test passes; the string names the part that is not modelled.
     Partly(&'static str),
     /// The kernel runs the object and this simulator does not, for the named reason.
     NotModelled(&'static str),

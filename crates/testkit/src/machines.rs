@@ -4,8 +4,8 @@
 //! Owns: the range of machines and workloads drawn. Does not: run anything. Equal seeds give equal
 //! texts, so the seed identifies a failure.
 //!
-//! No drawn machine has a cache that several nodes share: x86 kernels split it at the nodes'
-//! borders, and `Topology` refuses it.
+//! No drawn machine has a cache that several nodes share: x86 kernels split such a cache at the
+//! nodes' borders, and `Topology` refuses it.
 
 mod loads;
 
@@ -24,8 +24,8 @@ pub struct RandomMachine {
     pub text: String,
 }
 
-/// Draws a machine of 1 to `cpus_max` CPUs: 1 to 8 nodes, with or without SMT, regular or not,
-/// hybrid or not.
+/// Draws a machine of 1 to `cpus_max` CPUs: 1 to 8 nodes, with or without SMT, regular (all nodes
+/// and LLCs alike) or not, hybrid or not.
 pub fn machine(seed: u64, cpus_max: u64) -> RandomMachine {
     let mut rng = Stream::new(seed, "machine", cpus_max);
     let cores = cores(&mut rng, cpus_max);
@@ -59,7 +59,7 @@ fn cores(rng: &mut Stream, cpus_max: u64) -> Cores {
         let room = (room / llcs).max(1);
         let llc = |rng: &mut Stream| {
             let threads = threads.min(room);
-            // At least half of the available cores, so that large machines are drawn as often as
+            // Draw at least half of the available cores, so that large machines are as frequent as
             // small ones.
             let cores = rng.between((room / threads).div_ceil(2), room / threads);
             (0..cores).map(|_| if regular { threads } else { rng.between(1, threads) }).collect()
@@ -71,8 +71,8 @@ fn cores(rng: &mut Stream, cpus_max: u64) -> Cores {
     (0..nodes).map(|_| if regular { first.clone() } else { node(rng) }).collect()
 }
 
-/// Writes cores, LLCs and nodes. The second threads are numbered next to the first ones, or after
-/// all of them.
+/// Writes cores, LLCs and nodes. A core's second thread has the number after that of the core's
+/// first thread, or all second threads have numbers after those of all first threads.
 fn write_parts(text: &mut String, rng: &mut Stream, cores: &Cores) {
     let firmware = rng.below(2) == 0;
     let nr_cores = cores.iter().flatten().map(|llc| llc.len() as u64).sum::<u64>();
@@ -106,8 +106,8 @@ fn list(cpus: &[u64]) -> String {
     cpus.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Writes the distances: all equal, a line, a ring, pairs, or arbitrary. The last two kinds give
-/// domains that overlap.
+/// Writes the distances: all equal, a line, a ring, pairs, or arbitrary. Lines, rings and arbitrary
+/// distances can give domains that overlap.
 fn write_distances(text: &mut String, rng: &mut Stream, nodes: u64) {
     let kind = rng.below(6);
     let (one, step) = (rng.between(11, FAR), rng.between(1, 60));
@@ -131,7 +131,8 @@ fn write_distances(text: &mut String, rng: &mut Stream, nodes: u64) {
     writeln!(text, "distances = {rows:?}").expect("a string");
 }
 
-/// Writes capacities: any number of CPUs of full capacity, the rest of one smaller capacity.
+/// Writes capacities: a random number of CPUs has the full capacity, and all further CPUs have one
+/// smaller capacity.
 fn write_capacities(text: &mut String, rng: &mut Stream, cores: &Cores) {
     let cpus: u64 = cores.iter().flatten().flatten().sum();
     let large = rng.between(1, cpus);

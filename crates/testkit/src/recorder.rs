@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A scheduler in Rust with one global FIFO that records every operation, for tests of their order.
+//! A scheduler in Rust with one global FIFO that records calls of its operations, for tests of the
+//! order of calls.
 //!
 //! Owns: the log. Does not: take any decision beyond the FIFO.
 
@@ -12,7 +13,7 @@ use std::rc::Rc;
 /// Id of the only DSQ.
 const QUEUE: u64 = 0;
 
-/// Calls in order: `op(task, rest...)`, with flags in hexadecimal.
+/// Calls of operations, in order. Each is written as `op(task, rest...)`; flags are in hexadecimal.
 pub type Log = Rc<RefCell<Vec<String>>>;
 
 struct Recorder {

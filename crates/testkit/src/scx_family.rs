@@ -51,8 +51,8 @@ pub static FAMILY: [PublishedScheduler; 14] = [
 const MS: Nanos = 1_000_000;
 /// Machines and workloads of the runs. The machines: one whose cores have two threads, and one of
 /// several LLCs and nodes. The workloads: tasks that sleep and wake up, tasks that communicate and
-/// exit, and tasks that never sleep. The last run on one node only, because some schedulers leave a
-/// task waiting as long as another node has an idle CPU.
+/// exit, and tasks that never sleep. Tasks that never sleep run on the machine of one node only,
+/// because some schedulers leave a task waiting as long as another node has an idle CPU.
 const RUNS: [(&str, &str); 5] = [
     ("1n4c2t", "sleepers,tasks=24"),
     ("1n4c2t", "hackbench,groups=1,loops=10"),
@@ -79,8 +79,8 @@ impl PublishedScheduler {
         }
     }
 
-    /// Attaches the scheduler to a machine with a workload; the kernel is not started. Panics if
-    /// the attach fails.
+    /// Boots a machine with a workload and attaches the scheduler, but does not start the kernel.
+    /// Panics if the attach fails.
     pub fn attached(&self, machine: &str, workload: &str) -> (Kernel, Loaded) {
         let mut k = sim::kernel(machine, workload, 1);
         let loaded = self.attach(&mut k, machine);
@@ -110,8 +110,8 @@ impl PublishedScheduler {
     }
 }
 
-/// Attaches an object to a booted machine, with the recipe chosen by its ops; returns the reason if
-/// it is refused.
+/// Attaches an object to a booted machine, with the recipe that belongs to the object's ops table.
+/// Returns the reason if the object is refused.
 fn attach_object(
     k: &mut Kernel,
     file_name: &str,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The shipped schedulers in tests, attached with their recipe, and the syscall programs of the
-//! self-tests.
+//! Helpers for tests: they attach the shipped schedulers with their recipes, and run the syscall
+//! programs of the self-tests.
 //!
-//! Owns: loading and attaching. Does not: read their state (see `state.rs`), or judge it.
+//! Owns: loading and attaching. Does not: read a scheduler's state (see `state.rs`), or judge it.
 
 use std::sync::Arc;
 

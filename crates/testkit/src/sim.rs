@@ -32,7 +32,7 @@ pub fn workload(text: &str) -> Program {
     }
 }
 
-/// Boots a machine with that workload and no scheduler loaded.
+/// Boots a machine with the workload `text` and no scheduler loaded.
 pub fn kernel(machine: &str, text: &str, seed: u64) -> Kernel {
     kernel_on(Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}")), text, seed)
 }
@@ -42,8 +42,8 @@ pub fn kernel_on(machine: Machine, text: &str, seed: u64) -> Kernel {
     boot(machine, text, seed, SyscallCosts::default(), Perturb::default())
 }
 
-/// As `kernel_on`, with system calls that cost the machine's time; in the other helpers they take
-/// no time.
+/// As `kernel_on`, with system calls that take the time that the machine's cost table gives. With
+/// `kernel` and `kernel_on`, system calls take no time.
 pub fn kernel_with_calls(machine: Machine, text: &str, seed: u64) -> Kernel {
     let costs = SyscallCosts::from_lookup(|name| machine.costs.workload_ns(name));
     boot(machine, text, seed, costs, Perturb::default())

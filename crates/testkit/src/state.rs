@@ -42,7 +42,7 @@ pub fn task<'a>(k: &'a Kernel, name: &str) -> &'a Task {
 }
 
 /// Reads a field that the scheduler keeps for a task in the task storage `tasks`. If the storage
-/// has a field `slot`, the value is read from `slots[slot]` instead.
+/// has a field `slot`, the function reads the field of `slots[slot]` instead.
 pub fn task_field(k: &Kernel, loaded: &Loaded, name: &str, path: &str) -> i64 {
     let owner = task(k, name).addr;
     let read = |path: &str| {
@@ -88,7 +88,7 @@ fn word(bytes: &[u8], size: usize) -> u64 {
 }
 
 /// Interprets values of four and eight bytes as signed: no level or length of a shipped scheduler
-/// comes near the sign bit. Smaller ones are unsigned.
+/// comes near the sign bit. Smaller values are unsigned.
 fn sign_extend(value: u64, size: usize) -> i64 {
     match size {
         4 => i64::from(value as u32 as i32),

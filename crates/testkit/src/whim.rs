@@ -29,14 +29,14 @@ use crate::sim;
 const MS: Nanos = 1_000_000;
 /// Virtual time between two checks of a run.
 const STEP: Nanos = 5 * MS;
-/// Steps of a whole run, which is longer than most watchdog timeouts drawn.
+/// Number of steps of a whole run. They last 200 ms; the watchdog timeouts drawn are 50 ms or more.
 pub const STEPS: u64 = 40;
 /// Bound on the instructions of one call, so that a scheduler which does too much is ejected soon.
 const INSNS_PER_CALL: u64 = 200_000;
 const MAX_EVENTS: u64 = 300_000;
 const SCRIPT_WORDS: usize = 64;
 
-/// Number of input bytes that are used; further bytes are ignored.
+/// Number of input bytes that a run uses; it ignores further bytes.
 pub const INPUT: usize = 64 + 8 * SCRIPT_WORDS;
 
 /// Observable results of a run, to be compared between engines.
@@ -162,7 +162,7 @@ fn scheduler(choices: &mut Choices) -> OpenObject {
     };
     set("permitted", choices.word());
     set("deeds_ppm", choices.byte() * choices.byte() * 10);
-    // Mostly small values: a run that ends at once tests little.
+    // Draw mostly small rates of wrong calls: a run that ends at once tests little.
     set("wrong_ppm", [0, 10, 100, 1000, 10_000, 100_000][choices.below(6) as usize]);
     set("slice_max_ns", 1 << (choices.below(6) * 4 + 4));
     let settings = Settings::of(choices);
@@ -254,7 +254,7 @@ fn disturb(k: &mut Kernel, loaded: &Loaded, rng: &mut Stream, ends: &mut Vec<Str
         (0, Some(task)) => {
             let some = (0..cpus as u32).filter(|_| rng.below(2) == 0).chain([0]);
             let mask = CpuMask::of(cpus as usize, some.map(CpuId));
-            // Refused if no CPU of the mask is on line, or the task is exiting.
+            // The kernel refuses this if no CPU of the mask is on line, or the task is exiting.
             let _refused = k.user(|k| k.set_affinity(task, &mask));
         }
         (1, Some(task)) => {
@@ -264,7 +264,7 @@ fn disturb(k: &mut Kernel, loaded: &Loaded, rng: &mut Stream, ends: &mut Vec<Str
         (2 | 3, _) => {
             let cpu = CpuId(rng.below(cpus) as u32);
             let online = !k.cpus[cpu].online;
-            // Refused for the last CPU on line.
+            // The kernel refuses to take the last CPU off line.
             let _refused = k.user(|k| k.set_cpu_online(cpu, online));
         }
         (4, _) if k.ext.root.is_some() => k.detach(),

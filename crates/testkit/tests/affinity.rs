@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Affinity and cpusets: a task's affinity request, limited by its cgroup's cpuset, in both
-//! classes.
+//! Affinity and cpusets: a task's affinity request, limited by its cgroup's cpuset, in the default
+//! class and in the class of sched_ext.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;

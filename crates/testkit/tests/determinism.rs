@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Equal inputs and seed give equal events, in one thread or in several; another seed gives others.
+//! Equal inputs and seed give equal events, in one thread or in several; another seed gives other
+//! events.
 
 use scxlab_testkit::sim::{attach, kernel};
 

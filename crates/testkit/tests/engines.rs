@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Interpreter and machine code give the same events, counts and reports for every scheduler.
 //!
-//! Every function is compiled when it is first entered, so that machine code covers all of them.
-//! Objects that are not built fail by name, as in `scx_family.rs` and `kernel_objects.rs`.
+//! Every function is compiled when it is first entered, so that machine code covers all functions.
+//! If an object is not built, the test fails with the object's name, as in `scx_family.rs` and
+//! `kernel_objects.rs`.
 
 use std::sync::Arc;
 

@@ -80,7 +80,7 @@ fn tasks_move_between_cgroups_and_a_cgroup_goes() {
         k.user(|k| k.move_to_cgroup(task, a)).expect("moved");
     }
     k.user(|k| k.rmdir(b)).expect("empty");
-    // The parked vCPUs are free again, although no unparking ever happens in /b.
+    // The vCPUs that were parked in /b run again, although /b is gone and unparks nothing any more.
     let before = group_ns(&k, "/a");
     go_on(&mut k, 2 * SECOND);
     assert!(group_ns(&k, "/a") - before > 6 * SECOND, "four CPUs for two seconds");

@@ -7,7 +7,7 @@ use scxlab_testkit::sim::group_ns;
 fn assert_shares(machine: &str, doms: &[Dom], knobs: &[(&str, &str)], weight_of: fn(&Dom) -> u32) {
     let (mut k, _) = attached(machine, &saturating(doms), knobs);
     k.start();
-    // No tick has seen any vCPU yet, so the first slices do not follow the weights.
+    // At the start, no tick has seen any vCPU, so the first slices do not follow the weights.
     go_on(&mut k, SECOND);
     let ns = |k: &Kernel| -> Vec<u64> {
         (0..doms.len()).map(|i| group_ns(k, &format!("/d{i}"))).collect()
@@ -66,7 +66,8 @@ fn a_weight_that_changes_while_running_counts_from_then_on() {
 }
 
 /// The README's bound for a vCPU that never sleeps: its debt is repaid after `floor / share`, then
-/// each other vCPU on its CPU runs for one slice. Here: at most 90 ms of debt, at 1/9 of a CPU.
+/// each other vCPU on its CPU runs for one slice. In this test, the debt is at most 90 ms, and the
+/// share is 1/9 of a CPU.
 #[test]
 fn nobody_waits_longer_than_the_bound() {
     let doms = [100, 800].map(Dom::weighing);

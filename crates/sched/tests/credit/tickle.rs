@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The decision of `bpf/lib/tickle.bpf.h`, as a table of cases derived from the diff:
-//! `cases/sched/credit/tickle.case`.
+//! The decision of `bpf/lib/tickle.bpf.h`, tested by the table `cases/sched/credit/tickle.case`.
+//! The cases follow from the diff of the Xen change that the header names.
 
 use scxlab_testkit::shipped::{run_program, selftest};
 use scxlab_testkit::sim::kernel;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Preemption by wake-ups: the old and the new rule of the seed's change in whole runs.
+//! Preemption by wake-ups in whole runs, with the rule before a change of Xen (`tickle=old`) and
+//! with the rule after this change (`tickle=new`).
 
 use super::*;
 use scxlab_kernel::metrics::TaskReport;
@@ -10,7 +11,7 @@ use scxlab_testkit::state::{stat, task_stat};
 const OLD: &str = "old";
 const NEW: &str = "new";
 
-/// Two vCPUs that are pinned to CPUs 0 and 1 and never sleep; short ones appear on every CPU in
+/// Two vCPUs that are pinned to CPUs 0 and 1 and never sleep; short vCPUs appear on every CPU in
 /// turn.
 const SHORT_BESIDE_HOGS: &str = "
     duration = '10s'
@@ -47,8 +48,8 @@ fn with_a_suitable_idler_new_tells_no_busy_cpu_and_old_does() {
     assert!(old > 50, "{old}");
 }
 
-/// Returns the number of involuntary switches of vCPUs, less those that a tick moved to another
-/// core or socket, and the number of preempting tickles.
+/// Returns the number of involuntary switches of vCPUs, without the switches by which a tick moved
+/// a vCPU to another core or socket, and the number of preempting tickles.
 fn interrupted(machine: &str, tasks: usize, run_us: u32, seed: u64, side: &str) -> (u64, u64) {
     // Run times all differ; otherwise the vCPUs would wake up at the same times for ever.
     let mut text = "duration = '1s'\n".to_owned();
@@ -67,7 +68,7 @@ fn interrupted(machine: &str, tasks: usize, run_us: u32, seed: u64, side: &str) 
     (lost - stat(&k, &loaded, "migrate_running"), stat(&k, &loaded, "tickle_preempt"))
 }
 
-/// At most as many vCPUs as CPUs, so that each vCPU that wakes up finds an idle CPU.
+/// There are at most as many vCPUs as CPUs, so that each vCPU that wakes up finds an idle CPU.
 #[test]
 fn with_an_idle_cpu_for_everybody_new_interrupts_nobody() {
     let machines =
@@ -98,8 +99,8 @@ fn one_idler_is_told_or_all_are() {
     assert!(all * 2 > one * 3, "{all} kicks, {one} if one idler is told");
 }
 
-/// Returns the machine with free BPF: the cost of BPF code is the only other difference when both
-/// sides decide alike.
+/// Returns the machine with BPF code that takes no time. Where both rules decide alike, the cost of
+/// their code would be the only difference between the runs.
 fn free_of_bpf(machine: &str) -> Machine {
     let mut machine = Machine::resolve(machine).expect("a machine");
     let costs = &mut machine.costs;
@@ -153,7 +154,7 @@ fn pinned_vcpus_see_no_difference() {
     assert_eq!(trace("4c", &text, NEW), old);
 }
 
-/// The idle CPU is allowed for the running task, not for the one that wakes up.
+/// The running task may use the idle CPU; the task that wakes up may not.
 #[test]
 fn new_migrates_away_whom_it_interrupts_and_old_lets_it_wait() {
     let text = "
@@ -174,7 +175,7 @@ fn new_migrates_away_whom_it_interrupts_and_old_lets_it_wait() {
         let cpus = |cpu| scxlab_machine::cpumask::CpuMask::of(2, [scxlab_machine::id::CpuId(cpu)]);
         let mut both = cpus(0);
         scxlab_machine::cpumask::set(&mut both, scxlab_machine::id::CpuId(1));
-        // The hog is moved to CPU 0, and then may run anywhere.
+        // Move the hog to CPU 0, and then let it run anywhere.
         use scxlab_kernel::behavior::Sys;
         k.user(|k| k.set_affinity(hog, &cpus(0))).expect("allowed");
         go_on(&mut k, MS);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Balancing: by contributed load, as in the example of the series; without useless moves; to every
-//! core; past tasks that may not move.
+//! Balancing. It follows contributed load, as in the example of the PELT patch series. It makes no
+//! useless moves and fills every core, and tasks that may not move do not stop it.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
@@ -13,7 +13,7 @@ use scxlab_testkit::state::stat;
 
 use crate::{MS, SECOND, run_on, stayed};
 
-/// Both kinds of load tracking: the guarantees of balancing must not depend on it.
+/// Both kinds of load tracking: the guarantees of balancing must not depend on the kind.
 const MODES: [&str; 2] = ["fair", "fair,load=FAIR_LOAD_PELT"];
 
 /// One task of 80 % and two of 40 %, with periods that drift against each other.
@@ -30,8 +30,8 @@ const TASKS: &str = r#"
     ops = [{ loop = { ops = [{ compute = "20ms" }, { sleep = "30ms" }] } }]
 "#;
 
-/// Two CPUs that share no cache, so that a waking task does not look for an idle CPU on the other
-/// side.
+/// Two CPUs that share no cache, so that the scheduler does not try the other CPU for a task that
+/// wakes up.
 const MACHINE: &str = "1n2l1c1t";
 
 /// Tells whether the large task has a CPU for itself.
@@ -40,7 +40,7 @@ fn is_split(k: &Kernel) -> bool {
     cpu("b") == cpu("c") && cpu("a") != cpu("b")
 }
 
-/// Returns the percentage of the time in which it has.
+/// Returns the percentage of the time in which the large task has a CPU for itself.
 fn split_percent(tasks: &str, machine: &str, scheduler: &str, seed: u64) -> u64 {
     let (mut k, _) = scheduled(scheduler, machine, tasks, seed);
     k.start();
@@ -70,8 +70,8 @@ fn nr_cpus(machine: &str) -> usize {
     Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}")).topology.nr_cpus()
 }
 
-/// Runs hogs. Returns the CPU time of each from `settled` to the end, and the number of migrations
-/// of all in that time.
+/// Runs hogs. Returns the CPU time of each hog from `settled` to the end, and the number of all
+/// migrations in that time.
 fn hogs(scheduler: &str, machine: &str, tasks: usize, settled: u64, end: u64) -> (Vec<u64>, u64) {
     let workload = format!("hogs,tasks={tasks},duration=none");
     let (mut k, _) = scheduled(scheduler, machine, &workload, 1);
@@ -89,8 +89,8 @@ fn moves(k: &Kernel) -> u64 {
     k.tasks.iter().filter(|t| k.is_workload(t)).map(|t| t.account.migrations).sum()
 }
 
-/// Equally many hogs per CPU: no task moves, and shares are within 1 %. The test runs long enough
-/// that 1 % of a share is one round of all tasks, 24 ms.
+/// With equally many hogs per CPU, no task moves, and shares are within 1 %. The test runs long
+/// enough that 1 % of a share is one round of all tasks, 24 ms.
 #[test]
 fn ties_move_nobody() {
     let machines =
@@ -124,9 +124,9 @@ fn bind(k: &mut Kernel, to: impl Fn(usize) -> Option<usize>) {
     }
 }
 
-/// Tasks that cannot be divided evenly take turns, by the balancing of busy CPUs, which each level
-/// does at most every 64 ms. In 4 s each task gets its share to within a half: no task is stuck
-/// with a smaller part, which is two thirds where one CPU has three tasks and others two.
+/// Tasks that cannot be divided evenly among the CPUs take turns, since busy CPUs balance on each
+/// level, at most every 64 ms. In 4 s, each task gets 60 % to 150 % of the mean CPU time: no task
+/// stays for all of this time on a CPU with more tasks than others.
 #[test]
 fn odd_tasks_take_turns() {
     for scheduler in MODES {
@@ -161,8 +161,8 @@ fn odd_tasks_take_turns() {
     }
 }
 
-/// A task that has nearly all of the weight and sleeps half of the time, on a CPU of its own: other
-/// tasks use the time that it leaves.
+/// One task has nearly all of the weight, so that balancing by load would give it a CPU of its own.
+/// While this task sleeps, other tasks must use its CPU.
 #[test]
 fn a_heavy_sleeper_leaves_no_cpu_idle() {
     for scheduler in MODES {
@@ -208,8 +208,9 @@ fn on_cores(k: &Kernel, machine: &str) -> Vec<usize> {
     running
 }
 
-/// At most as many tasks as cores: each has a core to itself, from the start, and again 200 ms
-/// after a binding of all of them to the first core is removed.
+/// With at most as many tasks as cores, each task has a core to itself from the start. The test
+/// then binds all tasks to the first core; 200 ms after the end of this binding, each task has a
+/// core to itself again.
 #[test]
 fn tasks_have_cores_to_themselves() {
     for scheduler in MODES {
@@ -236,8 +237,8 @@ fn tasks_have_cores_to_themselves() {
     }
 }
 
-/// Five hogs bound to CPU 0 must not keep the balancer from spreading the three free ones on CPU 1,
-/// which is less busy.
+/// Five hogs bound to CPU 0 must not keep the balancer from spreading the three unbound hogs of
+/// CPU 1, which is less busy.
 #[test]
 fn bound_tasks_do_not_hide_free_ones() {
     for scheduler in MODES {
@@ -259,19 +260,19 @@ fn bound_tasks_do_not_hide_free_ones() {
             run_on(&mut k, 3 * SECOND);
             let used: Vec<u64> =
                 ran(&k).iter().zip(before).map(|(now, then)| (now - then) / (20 * MS)).collect();
-            // Three hogs on CPU 1 get a third of it each; once spread, each shares its CPU with at
-            // most one other and gets at least a half.
+            // Three hogs on CPU 1 get a third of it each. Once spread, each hog shares its CPU with
+            // at most one other task and gets at least a half of this CPU.
             assert!(used.iter().all(|&percent| percent > 45), "{scheduler} {machine}: {used:?} %");
         }
     }
 }
 
-/// A CPU that becomes idle does not search as long as no CPU has two tasks.
+/// A CPU that becomes idle does not search for tasks to pull as long as no CPU has two tasks.
 #[test]
 fn an_idle_machine_is_not_searched() {
     for scheduler in MODES {
         for machine in ["2c", "2n4c2t", "4n16c1t"] {
-            // Bound, so that no two tasks are on one CPU even for a moment.
+            // Each task is bound, so that no two tasks are on one CPU even for a moment.
             let text: String = (0..nr_cpus(machine) / 2)
                 .map(|cpu| {
                     format!(
@@ -292,7 +293,7 @@ fn an_idle_machine_is_not_searched() {
     }
 }
 
-/// Returns the units of work of a run.
+/// Returns the number of units of work that the tasks of a run complete.
 fn work(scheduler: &str, machine: &str, workload: &str, ns: u64) -> u64 {
     let mut k = match scheduler {
         "eevdf" => sim::kernel(machine, workload, 1),
@@ -303,7 +304,7 @@ fn work(scheduler: &str, machine: &str, workload: &str, ns: u64) -> u64 {
     k.tasks.iter().map(|t| t.account.work_units).sum()
 }
 
-/// The machines of the mailing-list threads: hogs and schbench do at least 95 % of the work that
+/// On the machines of the mailing-list threads, hogs and schbench do at least 95 % of the work that
 /// they do under the kernel's default class.
 #[test]
 fn throughput_is_that_of_the_default_class() {
@@ -337,9 +338,9 @@ fn throughput_is_that_of_the_default_class() {
     }
 }
 
-/// A messenger that sleeps most of the time, and workers that have a core each: a worker that it
-/// wakes up stays on its core, instead of moving to the messenger's LLC, which has fewer cores than
-/// there are workers.
+/// A messenger sleeps most of the time, and each worker has a core of its own. A worker that the
+/// messenger wakes up stays on its core, instead of moving to the messenger's LLC, which has fewer
+/// cores than there are workers.
 #[test]
 fn a_waker_that_seldom_runs_draws_nobody() {
     for (machine, workers) in

@@ -31,7 +31,7 @@ fn done(scheduler: &str, machine: &str, workload: &str, seed: u64) -> Kernel {
 }
 
 /// Returns hackbench messages per second of virtual time with `groups` groups: the mean of six
-/// seeds, because single ones differ by five per cent.
+/// seeds, because the rates of single seeds differ by five per cent.
 fn rate(scheduler: &str, machine: &str, groups: u32) -> u64 {
     const SEEDS: u64 = 6;
     let of = |seed| {
@@ -82,8 +82,8 @@ fn insns(fair: &str, machine: &str, workload: &str) -> u64 {
     ops.into_iter().map(of).sum::<u64>() / k.metrics.switches
 }
 
-/// All tasks are in the root cgroup. Load tracking needs more instructions each time, most of all
-/// where a period has ended since the last time.
+/// All tasks are in the root cgroup. With PELT, the second bound of each row, a switch takes more
+/// instructions, most of all where a period has ended since the last update of the load.
 #[test]
 fn a_switch_takes_few_instructions() {
     let sleepers = "duration = \"1s\"\n[[thread]]\nname = \"s\"\ninstances = 10\n\

@@ -2,9 +2,9 @@
 //! CPU time of cgroups on several CPUs: it follows their weights, regardless of where their tasks
 //! were before, for many trees, machines and seeds.
 //!
-//! The expectation is the rule of CFS: on a CPU, a cgroup's weight is its shares in proportion to
-//! the part of its load that is there. For tasks that never sleep and never migrate that is a
-//! closed formula, `Tree::expected`.
+//! The expectation is the rule of CFS: a cgroup's weight on a CPU is the cgroup's shares times the
+//! fraction of its load that is on this CPU. For tasks that never sleep and never migrate, the rule
+//! gives a closed formula, `Tree::expected`.
 
 use std::collections::BTreeMap;
 
@@ -57,8 +57,8 @@ impl Tree {
         self.groups.iter().filter(move |g| above(g) == path)
     }
 
-    /// Returns the weight of a cgroup's entities on each CPU: its tasks, and its child cgroups'
-    /// parts of their shares.
+    /// Returns for each CPU the sum of the weights of a cgroup's entities: its tasks on this CPU,
+    /// and its child cgroups.
     fn weights(&self, path: &str) -> Vec<f64> {
         let mut all = vec![0.0; self.nr_cpus];
         for g in self.groups.iter().filter(|g| g.path == path) {
@@ -78,7 +78,7 @@ impl Tree {
         weights.iter().map(|w| (g.weight as f64 * 10.24 * w / sum.max(1.0)).floor()).collect()
     }
 
-    /// Returns the number of CPUs' worth of time that each cgroup's own tasks get.
+    /// Returns the CPU time that each cgroup's own tasks get together, as a number of CPUs.
     fn expected(&self) -> BTreeMap<&str, f64> {
         let mut all = BTreeMap::new();
         self.divide("", &vec![1.0; self.nr_cpus], &mut all);
@@ -192,7 +192,8 @@ fn bind(k: &mut Kernel, task: TaskId, cpu: usize) {
     k.user(|k| k.set_affinity(task, &mask)).expect("it is on line");
 }
 
-/// Returns two cgroups with one hog each on the same CPU, at the top or below it.
+/// Returns two cgroups with one hog each on the same CPU. The cgroups are at the top of the tree,
+/// or, if `below` is not empty, each is the child of a cgroup at the top.
 fn two_on_one(nr_cpus: usize, weights: [u64; 2], below: &str) -> Tree {
     let group = |i: usize| Group {
         path: format!("/g{i}{below}"),
@@ -237,8 +238,8 @@ fn keeps_its_share_after(scheduler: &str, tree: &Tree, visits: usize, stay: u64)
     }
 }
 
-/// The weight that a cgroup had on other CPUs is not lost: it is available again where its task is
-/// now.
+/// A cgroup loses no weight by visits of its task to other CPUs: the cgroup has its whole weight on
+/// the CPU where the task is now.
 #[test]
 fn a_visit_elsewhere_costs_no_weight() {
     for scheduler in MODES {
@@ -252,8 +253,8 @@ fn a_visit_elsewhere_costs_no_weight() {
     }
 }
 
-/// Tasks that exit, sleep for long or move to another cgroup, and cgroups that are removed and made
-/// again: afterwards the remaining tasks of the cgroup have its whole weight.
+/// Some tasks of a cgroup exit, sleep for long or move to another cgroup, or the cgroup is removed
+/// and made again. Afterwards, the remaining tasks of the cgroup have its whole weight.
 #[test]
 fn what_is_gone_has_no_weight() {
     for scheduler in MODES {
@@ -306,7 +307,7 @@ fn weight_returns(scheduler: &str, how: &str) {
             k.user(|k| k.set_cgroup(a, CgroupSpec::default())).expect("a weight");
         }
         "is limited" => {
-            // The cgroup's queues on other CPUs are emptied while they are throttled.
+            // The tasks leave the cgroup's queues on other CPUs while these queues are throttled.
             k.user(|k| k.set_cgroup(a, limited)).expect("a limit");
             run_on(&mut k, 300 * MS);
             away.iter().for_each(|&t| k.user(|k| k.move_to_cgroup(t, c)).expect("moved"));

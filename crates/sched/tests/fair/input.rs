@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Unusual input, and changes at run time: never a stall, and input beyond a limit is handled as
-//! the README says.
+//! Unusual input, and changes at run time. They cause no stall, and the scheduler handles input
+//! beyond a limit as the README says.
 
 use std::fmt::Write;
 
@@ -20,8 +20,8 @@ fn hog(text: &mut String, name: &str, cgroup: &str) {
     writeln!(text, "[[thread]]\nname = \"{name}\"\ncgroup = \"{cgroup}\"\n{HOG}").unwrap();
 }
 
-/// A cgroup tree deeper than the number of levels: the deepest cgroups count as their ancestor, and
-/// all tasks run.
+/// A cgroup tree is deeper than the scheduler's number of levels: the deepest cgroups count as
+/// their ancestor, and all tasks run.
 #[test]
 fn deep_cgroups_count_as_their_ancestors() {
     let mut text = String::from("duration = \"1s\"\n");
@@ -42,8 +42,8 @@ fn deep_cgroups_count_as_their_ancestors() {
     assert!(deep.abs_diff(less) < 40 * MS, "{deep}, {less}");
 }
 
-/// More cgroups than slots: the last ones count as their parent. The slots of removed cgroups are
-/// used again.
+/// There are more cgroups than slots, so the last cgroups count as their parent. The removal of a
+/// cgroup frees its slot.
 #[test]
 fn many_cgroups_count_as_their_parents() {
     let mut text = String::from("duration = \"1s\"\n");
@@ -113,7 +113,7 @@ fn the_smallest_weight_is_not_starved() {
     assert!(small > 0 && small < SECOND / 10, "{small}");
 }
 
-/// A cap under which each of many tasks would have a turn less often than the watchdog's timeout.
+/// Under this cap, each of many tasks would wait for its turn longer than the watchdog's timeout.
 #[test]
 fn a_small_cap_on_many_tasks_is_no_stall() {
     let mut text = String::from("duration = \"45s\"\n");

@@ -12,7 +12,7 @@ use crate::{MS, Report, SECOND, report, stayed};
 
 const PELT: &str = "fair,load=FAIR_LOAD_PELT";
 
-/// Returns the root's load, summed over all CPUs.
+/// Returns the root cgroup's load, summed over all CPUs.
 fn total_load(k: &mut Kernel, loaded: &scxlab_loader::link::Loaded) -> u64 {
     (0..k.cpus.len() as u32)
         .map(|cpu| report(k, loaded, 0, cpu).expect("the root"))
@@ -25,11 +25,11 @@ fn advance(k: &mut Kernel, to: u64) {
     stayed(k);
 }
 
-/// One task alone, which runs for a part of each 10 ms and sleeps for the rest. The mean of its
-/// load, runnable or blocked, is that part of its weight.
+/// One task alone runs for a part of each 10 ms and sleeps for the rest. The mean of the task's
+/// load, runnable or blocked, is its weight times this part.
 #[test]
 fn a_task_weighs_what_it_runs() {
-    // The load of a running task is updated at ticks only.
+    // Tick every ms: the scheduler updates the load of a running task at ticks only.
     let mut machine = Machine::resolve("1c").unwrap();
     machine.costs.clock.tick_hz = 1000;
     for run_ms in [2, 5, 8] {
@@ -41,7 +41,7 @@ fn a_task_weighs_what_it_runs() {
         k.start();
         advance(&mut k, SECOND);
         let (mut sum, mut looks) = (0, 0);
-        // 997 us: the samples drift through the 10 ms period.
+        // Sample every 997 us, so that the samples drift through the 10 ms period.
         while looks < 2000 {
             let at = k.now + 997_000;
             advance(&mut k, at);
@@ -57,8 +57,8 @@ fn a_task_weighs_what_it_runs() {
     }
 }
 
-/// A task that runs for a while and then sleeps for good, beside one that makes the CPU update its
-/// load every tick.
+/// One task runs for a while and then sleeps for good. The task beside it makes the CPU update the
+/// blocked load every tick.
 #[test]
 fn blocked_load_halves_every_32_ms() {
     let text = "duration = \"2s\"\n\
@@ -71,7 +71,7 @@ fn blocked_load_halves_every_32_ms() {
         let at = k.now + MS;
         advance(&mut k, at);
     }
-    // Periods are 2^20 ns long; ticks notice their end at most one period late.
+    // Periods are 2^20 ns long; a tick notices the end of a period at most one period late.
     let start = k.now;
     let first = blocked(&mut k);
     for halvings in 1..=5u32 {
@@ -82,9 +82,9 @@ fn blocked_load_halves_every_32_ms() {
     }
 }
 
-/// Waiting tasks are bound to the other CPU, one after the other. The load that leaves one CPU
-/// equals, to the unit, the load that arrives on the other. Each task's load is kept, and the sum
-/// of several tasks shows an error that rounding hides in one of them.
+/// The test binds waiting tasks to the other CPU, one after the other. The load that leaves one CPU
+/// equals, to the unit, the load that arrives on the other. A migration keeps the task's load; the
+/// sum over several tasks shows an error that rounding hides in the load of one task.
 #[test]
 fn a_migration_leaves_the_sum_as_it_was() {
     let workload = "hogs,tasks=8,nice=0:3:-2:1:0:5:-4:2";
@@ -111,8 +111,8 @@ fn a_migration_leaves_the_sum_as_it_was() {
     assert!(moved >= 3, "{moved} waited");
 }
 
-/// The same for a sleeping task that may not wake up where it slept: its load is removed there when
-/// it wakes up elsewhere.
+/// A sleeping task may not wake up on the CPU where it went to sleep. When it wakes up on the other
+/// CPU, the scheduler removes its load from the first CPU.
 #[test]
 fn a_sleeper_takes_its_load_along() {
     let text = "duration = \"2s\"\n\
@@ -133,9 +133,9 @@ fn a_sleeper_takes_its_load_along() {
     assert!(arrived.runnable_load * 100 > asleep * 75, "{arrived:?} of {asleep}");
 }
 
-/// Checks the averages of a CPU and of cgroups: the part of the time in which there is work, and in
-/// which it runs. `tasks` tasks that wake up at once run for `run_ms` of each 10 ms, each in a
-/// cgroup of its own, on CPU 0 of two.
+/// Checks the averages of a CPU and of cgroups: the part of the time in which they have a runnable
+/// task, and the part in which a task runs. `tasks` tasks wake up at once and run for `run_ms` of
+/// each 10 ms, each in a cgroup of its own, on CPU 0 of two.
 fn duty_cycle(run_ms: u64, tasks: u64) {
     let mut machine = Machine::resolve("2c").unwrap();
     machine.costs.clock.tick_hz = 1000;
@@ -167,15 +167,15 @@ fn duty_cycle(run_ms: u64, tasks: u64) {
     for (what, sum, wanted, percent) in [
         ("the CPU has work", work, busy, 2.0),
         ("cgroups run", usage, busy, 2.0),
-        // A cgroup's total is updated at events of its queue, and every 8 ms if its CPU is busy: it
-        // lags behind for a sleeping task.
+        // The scheduler updates a cgroup's total at events of the cgroup's queue, and every 8 ms if
+        // the CPU is busy. The total of a cgroup whose task sleeps is therefore out of date.
         ("their totals run", group, busy, 12.0),
     ] {
         let part = sum as f64 / f64::from(looks) / 1024.0;
         let off = (part / wanted - 1.0).abs() * 100.0;
         assert!(off <= percent, "{tasks} of {run_ms} ms: {what} {part:.3}, wanted {wanted:.3}");
     }
-    // A waiting task is runnable and does not run.
+    // A waiting task counts as runnable, but not as running.
     assert!(runnable * 100 >= usage * 99, "{runnable} {usage}");
     assert!(tasks == 1 || runnable * 100 > usage * 120, "{runnable} {usage}");
 }

@@ -13,7 +13,7 @@ use scxlab_testkit::state::stat;
 
 use crate::{MS, SECOND, run, run_on};
 
-/// Both kinds of load tracking: shares must not depend on it.
+/// Both kinds of load tracking: shares must not depend on the kind.
 const MODES: [&str; 2] = ["fair", "fair,load=FAIR_LOAD_PELT"];
 
 /// Asserts that `got` of `whole` is within `percent` of `wanted`, relative to `wanted`.
@@ -57,13 +57,13 @@ fn by_nice_on_one_cpu() {
     }
 }
 
-/// One task is due nearly all of the CPU: no task is limited to half of a CPU.
+/// One task is due nearly all of the CPU: the scheduler does not limit a task to half of a CPU.
 #[test]
 fn a_task_may_have_nearly_the_whole_cpu() {
     by_nice("fair", "1c", &[0, -10]);
 }
 
-/// Returns a workload with three levels of cgroups, one with tasks of its own and child cgroups.
+/// Returns a workload with three levels of cgroups. Only cgroups without children have tasks.
 fn nested() -> String {
     let mut text = String::from("duration = \"10s\"\n");
     group(&mut text, "/a", 300, 0);
@@ -88,8 +88,8 @@ fn by_nested_cgroup_weight() {
     }
 }
 
-/// A tenth of a second for each task in ten seconds; an error below 1 % of that needs a tick of 1
-/// ms.
+/// Each task is due a tenth of a second in ten seconds. An error below 1 % of this share needs a
+/// tick of 1 ms.
 #[test]
 fn among_a_hundred_cgroups() {
     let mut machine = Machine::resolve("1c").unwrap();
@@ -107,11 +107,11 @@ fn among_a_hundred_cgroups() {
     }
 }
 
-/// Measured after two seconds, because tasks created at once must first be spread over the CPUs.
-/// Balancing evens out the CPUs' load, not the distribution of a cgroup's tasks, so an error of
-/// some per cent remains: a CPU with one of the heavy cgroup's tasks and three of the light one's
-/// cannot give the heavy one its share, and the weights on the other CPUs make up for it only in
-/// part.
+/// The test measures after two seconds, because tasks created at once must first spread over the
+/// CPUs. Balancing evens out the CPUs' load, not the distribution of a cgroup's tasks, so an error
+/// of some per cent remains. A CPU with one task of the heavy cgroup and three of the light cgroup
+/// cannot give the heavy cgroup its share, and the cgroups' weights on the other CPUs make up for
+/// this only in part.
 #[test]
 fn by_cgroup_weight_on_four_cpus() {
     for scheduler in MODES {
@@ -146,8 +146,8 @@ fn a_limit_holds() {
     }
 }
 
-/// A turn lasts a tick of 4 ms, which is the quota of four periods here. The debt is paid over the
-/// next periods.
+/// A task's turn lasts a tick of 4 ms, which is the quota of four periods in this test. The cgroup
+/// pays its debt over the next periods.
 #[test]
 fn a_limit_below_a_tick_holds() {
     let mut text = String::from("duration = \"5s\"\n");

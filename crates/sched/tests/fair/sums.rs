@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The contents and contributions of a group's queues, recomputed from the object's memory: a law
-//! that every scenario below must keep, step by step. `Sums::check` states it.
+//! A law about the sums that a group and its queues hold. After every step of the scenarios below,
+//! the test computes these sums anew from the object's memory. `Sums::check` states the law.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ use crate::{Dice, MS, stayed};
 const MODES: [&str; 2] = ["fair", "fair,load=FAIR_LOAD_PELT"];
 
 /// Time in ns after which an empty queue must have faded to zero, by kind of load tracking: four
-/// windows, or as many halvings as the largest weight has bits. In both cases the walk by another
-/// CPU is added, which updates idle CPUs every 16 ms.
+/// windows, or as many halvings as the largest weight has bits. In both cases, 32 ms are added for
+/// the walk by which another CPU updates idle CPUs every 16 ms.
 const FADED: [u64; 2] = [40 * MS + 32 * MS, 18 * (32 << 20) + 32 * MS];
 
 const QUEUE: &[&str] = &[
@@ -58,7 +58,7 @@ struct EntitySums {
     load: i64,
 }
 
-/// A queue's state, and the time since when it has been unchanged.
+/// A queue's state, and the time of the state's last change.
 #[derive(Clone, Copy)]
 struct QueueSnapshot {
     since: u64,
@@ -72,8 +72,8 @@ struct QueueSnapshot {
 
 pub struct Sums {
     pelt: bool,
-    /// The run has no sleeping tasks and no limits: a weight that is the same at two checks was the
-    /// same between them.
+    /// The run has no sleeping tasks and no limits: a weight that is equal at two checks has not
+    /// changed between them.
     steady: bool,
     queue: StructLayout,
     group: StructLayout,
@@ -114,9 +114,10 @@ impl Sums {
         held
     }
 
-    /// Checks every group. Its totals are the sums of its queues' contributions. A contribution
-    /// equals the queue's own value, within the slack for small changes. The queue's value is the
-    /// sum over its entities. An empty queue fades to zero after a while.
+    /// Checks the law for every group. The group's totals are the sums of its queues'
+    /// contributions. A queue's contribution equals the queue's own value, except for small changes
+    /// that the scheduler does not add to the totals. The queue's value is the sum over its
+    /// entities. The values of an empty queue fade to zero after a while.
     pub fn check(&mut self, k: &Kernel, loaded: &Loaded) {
         let (first, slots) = (pointer(k, loaded, "groups"), global(k, loaded, "nr_groups"));
         let groups: Vec<Record> = (0..slots as u64).map(|g| self.group.read(k, first, g)).collect();
@@ -149,7 +150,8 @@ impl Sums {
                 };
                 let held_up = self.is_held(k, q);
                 let entry = since.entry(q.at).or_insert(now);
-                // A short visit shows by the CPU time that it used or the load that it left.
+                // If a task was in the queue between two checks, the visit shows by the CPU time
+                // that the task used or the load that it left.
                 let left = now.left > entry.left || now.runnable > entry.runnable;
                 let visited = left || now.ran != entry.ran;
                 let changed = entry.weight != now.weight || (visited && now.weight == 0);
@@ -164,7 +166,7 @@ impl Sums {
         self.since = since;
     }
 
-    /// Tells whether the queue or one above it is throttled: time stands still there.
+    /// Tells whether the queue or a queue above it is throttled. Time stands still for such a queue.
     fn is_held(&self, k: &Kernel, q: &Record) -> bool {
         let above = (q.get("depth") > 0).then(|| self.queue.read(k, q.addr("se.q"), 0));
         q.get("throttled") != 0 || above.is_some_and(|up| self.is_held(k, &up))
@@ -181,8 +183,8 @@ impl Sums {
         let (load, told) =
             (q.get("runnable_load") + q.get("blocked_load"), q.get("tg_load_contrib"));
         assert!((load - told).abs() <= told / 8, "{what}: has {load}, said {told}");
-        // A share is contributed when a period ends; until then it may change by one period's part
-        // of the whole.
+        // The scheduler contributes a share when a period ends. Until then, the share may change by
+        // one period's part of the whole.
         for (sum, told) in
             [("se.avg.runnable", "tg_runnable_contrib"), ("se.avg.running", "tg_usage_contrib")]
         {

@@ -12,7 +12,7 @@ use scxlab_machine::Machine;
 pub enum Work {
     /// Computes for 500 us, then spins until the gang's last thread arrives.
     Barrier,
-    /// Sleeps for 300 us, then as `Barrier`.
+    /// Sleeps for 300 us, then does the same as `Barrier`.
     BarrierAndSleep,
     /// Twenty times: computes for 50 us, then for 3 us under a spin lock. Then sleeps for 2 ms.
     LockAndSleep,
@@ -24,7 +24,7 @@ pub enum Bound {
     Anywhere,
     /// On CPU i modulo n only.
     Each,
-    /// As `Each`, on one CPU fewer: the last two of n threads share one.
+    /// As `Each`, except that the last two of n threads share a CPU.
     TwoShare,
 }
 
@@ -35,7 +35,7 @@ pub struct GangLayout {
     pub threads: u32,
     pub work: Work,
     pub bound: Bound,
-    /// Three levels: a common parent, the gang, and a cgroup for each thread.
+    /// The cgroups have three levels: a common parent, the gang, and a cgroup for each thread.
     pub nested: bool,
     pub seed: u64,
 }
@@ -85,8 +85,8 @@ impl GangLayout {
     }
 }
 
-/// Samples of one gang: those in which some of its tasks ran, and those in which all ran that
-/// could.
+/// Numbers of samples of one gang: samples in which some of its tasks ran, and samples in which all
+/// of its tasks ran that could run.
 #[derive(Clone, Copy, Default)]
 struct GangSamples {
     some: u64,
@@ -94,8 +94,8 @@ struct GangSamples {
 }
 
 /// For each gang, returns the time in which all of its runnable tasks ran, in thousandths of the
-/// time in which some of them ran. Tasks in cgroups below the gang's count, unlike in the kernel's
-/// own account of the cgroup.
+/// time in which some of them ran. Tasks in child cgroups of the gang count too; in the kernel's
+/// own account of the cgroup, they do not.
 pub fn together(k: &mut Kernel, gangs: u32, from: u64, to: u64) -> Vec<u64> {
     const STEP: u64 = 50_000;
     let mut seen = vec![GangSamples::default(); gangs as usize];
@@ -132,8 +132,8 @@ pub struct Outcome {
     pub least_ns: u64,
 }
 
-/// Runs a layout. `coscheduled_permille` is measured from `warm_up` on, because gangs need that
-/// time to agree on an order.
+/// Runs a layout. Measures `coscheduled_permille` from `warm_up` on, because gangs need this time
+/// to agree on an order.
 pub fn run(
     mut k: Kernel,
     _loaded: Loaded,

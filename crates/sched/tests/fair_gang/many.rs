@@ -12,8 +12,8 @@ use super::{assert_attached, attached, attached_with_seed, together, work};
 use scxlab_testkit::sim::group_ns;
 use std::collections::BTreeSet;
 
-/// Returns the layouts: every number of gangs with every kind of work, bound or not, nested or not;
-/// machines and seeds alternate.
+/// Returns the layouts: every number of gangs with every kind of work, bound or not, nested or not.
+/// Machines alternate, and each layout has a seed of its own.
 fn layouts() -> Vec<GangLayout> {
     let mut all: Vec<GangLayout> = Vec::new();
     for work in [Work::Barrier, Work::BarrierAndSleep, Work::LockAndSleep] {
@@ -77,9 +77,9 @@ fn many_gangs_hold_together_part_4() {
     holds_together(3);
 }
 
-/// Two unbound gangs that lock and sleep leave CPUs idle: some tasks of a gang may run there while
-/// its others wait for the end of the other gang's round. The test uses the mean of five seeds,
-/// because on two nodes single runs fall slightly short of 800.
+/// Two unbound gangs that lock and sleep leave CPUs idle. Some tasks of a gang may run on these
+/// CPUs while its other tasks wait for the end of the other gang's round. The test uses the mean of
+/// five seeds, because on two nodes single runs fall slightly short of 800 permille.
 fn two_that_sleep_hold_together(nested: bool) {
     for machine in MACHINES {
         let (mut least, mut off_work, mut v2_work) = (0, 0, 0);
@@ -133,9 +133,10 @@ fn gangs_of_odd_sizes_lose_no_work() {
     }
 }
 
-/// Gangs that cannot run together as a whole. The test compares the work of many runs in sum: where
-/// threads spin for a lock, a run does well until, by chance, a lock holder has to wait for long,
-/// and badly after that, with gangs and without. No task may starve in any of the runs.
+/// Runs gangs that cannot run together as a whole, and compares the total work of many runs. Single
+/// runs say little where threads spin for a lock: a run does well until, by chance, a lock holder
+/// has to wait for long, and badly after that, with gang scheduling and without. No task may starve
+/// in any of the runs.
 fn do_the_same_work(work: Work, bound: Bound, threads: &[u32]) {
     let (mut off_all, mut v2_all) = (0, 0);
     for (turn, &threads) in threads.iter().enumerate() {
@@ -198,7 +199,7 @@ fn gangs_larger_than_their_domain_do_the_same_work() {
 }
 
 /// Two threads of each gang are bound to one CPU. A round leaves to fairness which of the two runs,
-/// so that neither waits longer because of it.
+/// so that neither thread waits longer because of rounds.
 #[test]
 fn two_of_a_gang_on_a_cpu_take_turns() {
     for machine in MACHINES {
@@ -262,7 +263,7 @@ fn gangs_of_different_sizes_all_have_their_turn() {
     }
 }
 
-/// Turns are as long as the weights require, and all tasks of a gang have them at the same time.
+/// A gang's turns are as long as its weight requires, and all its tasks have them at the same time.
 #[test]
 fn gangs_of_different_weights_get_their_shares_together() {
     let text = jobs(&[Job::gang("light", 8), Job::gang("middle", 8), Job::gang("heavy", 8)])

@@ -39,7 +39,7 @@ impl Outsiders {
     }
 }
 
-/// Work done by all tasks of each kind, and by the outsider that did the least.
+/// Work done by all outsiders, by the outsider that did the least, and by all gangs.
 #[derive(Debug)]
 struct Got {
     outside: u64,
@@ -68,8 +68,8 @@ fn got(layout: &GangLayout, outsiders: &Outsiders, gang: &str) -> Got {
 }
 
 /// Gangs delay outsiders that wake up by up to a tenth of a CPU's time, counted in ticks; hogs get
-/// the withheld time back later. Each outsider must therefore do at least four fifths of its work
-/// without gang scheduling, and so must the gangs in sum.
+/// the withheld time back later. Each outsider must therefore do at least four fifths of the work
+/// that it does without gang scheduling, and so must all gangs together.
 fn outsiders_have_their_share(gangs: u32) {
     for (i, ops) in KINDS.into_iter().enumerate() {
         for work in [Work::Barrier, Work::LockAndSleep] {

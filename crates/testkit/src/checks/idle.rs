@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 const LAW: &str = "no CPU idles beside a waiting task";
 
-/// For each CPU that is idle beside a waiting task: the first check that found it so, and the CPU's
-/// number of switches at that time.
+/// For each CPU that is idle beside a waiting task: the time of the first check that found this
+/// state, and the CPU's number of switches at that time.
 #[derive(Default)]
 pub(super) struct IdleWatch {
     since: BTreeMap<CpuId, (Nanos, u64)>,
@@ -31,7 +31,7 @@ impl IdleWatch {
                 continue;
             };
             let seen = self.since.entry(c.id).or_insert((k.now, c.switches));
-            // The CPU ran something between two checks.
+            // The CPU ran something between two checks, so its idle time starts anew.
             if seen.1 != c.switches {
                 *seen = (k.now, c.switches);
             }

@@ -8,10 +8,10 @@ use scxlab_kernel::Kernel;
 
 const LAW: &str = "time adds up";
 
-/// Checks the time law. A path through the kernel changes all state at its beginning. A long path,
-/// such as an attach, charges tasks of other CPUs up to its end, and some of these CPUs are idle
-/// before that. With `long_paths` idle time therefore gives no bound, and the check is only that
-/// each moment of each CPU is charged at most once.
+/// Checks the time law. A path through the kernel makes all changes of state at the path's
+/// beginning. A long path, such as an attach, charges tasks of other CPUs up to the path's end,
+/// although some of these CPUs are idle before this end. With `long_paths`, the bound therefore
+/// includes idle time: all tasks together are charged at most the elapsed time of all CPUs.
 pub(super) fn check(k: &Kernel, long_paths: bool, broken: &mut Vec<Violation>) {
     let mut say = |what: String| broken.push(Violation { law: LAW, at: k.now, what });
     let mut used = 0;
@@ -19,8 +19,8 @@ pub(super) fn check(k: &Kernel, long_paths: bool, broken: &mut Vec<Violation>) {
         let t = &c.time;
         let accounted = t.busy + t.idle + t.overhead;
         used += t.busy + t.overhead;
-        // Time is accounted up to `progress_from`, which may be later than `now` while the CPU is
-        // in the kernel.
+        // The kernel has accounted the CPU's time up to `progress_from`, which may be later than
+        // `now` while the CPU is in the kernel.
         if c.online && !k.metrics.hotplugged && accounted != c.progress_from {
             say(format!(
                 "CPU {}: {} busy + {} idle + {} kernel = {accounted} of {} ns",
@@ -36,8 +36,8 @@ pub(super) fn check(k: &Kernel, long_paths: bool, broken: &mut Vec<Violation>) {
     }
     let living: u64 = k.tasks.iter().map(|t| t.account.run_ns).sum();
     let gone: u64 = k.metrics.tasks.iter().map(|t| t.run_ns).sum();
-    // The progress of running tasks is settled lazily; the time since the last settlement counts as
-    // used.
+    // The kernel settles the progress of running tasks lazily; the time since the last settlement
+    // counts as used.
     let unsettled: u64 =
         k.cpus.iter().filter(|c| !c.is_idle()).map(|c| k.now.saturating_sub(c.progress_from)).sum();
     let passed: u64 = k.cpus.iter().map(|c| k.now.max(c.progress_from).max(c.charged_until)).sum();

@@ -118,12 +118,12 @@ impl TestMachine {
         self.k.attach_object(loaded, Some(table))
     }
 
-    /// `bpf_map__attach_struct_ops()`, which must give a link.
+    /// Attaches a table, as `bpf_map__attach_struct_ops()` does; panics if this fails.
     pub fn attach(&mut self, loaded: &Loaded, table: &str) {
         self.try_attach(loaded, table).unwrap_or_else(|error| panic!("{table}: {error}"));
     }
 
-    /// `bpf_link__destroy()`
+    /// Detaches the scheduler, as `bpf_link__destroy()` does.
     pub fn detach(&mut self) {
         self.k.detach();
     }
@@ -145,7 +145,7 @@ impl TestMachine {
         }
     }
 
-    /// `waitpid(2)` for all of `children`.
+    /// Waits until all of `children` have exited, as `waitpid(2)` does.
     pub fn wait_exited(&mut self, children: &[Child], limit: Nanos) {
         self.wait(limit, "all children exit", |k| {
             children.iter().all(|c| k.tasks.by_pid(c.pid) != Some(c.task))
@@ -157,7 +157,7 @@ impl TestMachine {
         get(&self.k, loaded, path)
     }
 
-    /// Reads a C string.
+    /// Reads a global that holds a C string.
     pub fn text(&self, loaded: &Loaded, path: &str) -> String {
         let place = loaded.global(path).unwrap_or_else(|error| panic!("{error}"));
         let bytes = self.k.vm.mem.bytes(place.addr, place.size).expect("a global is mapped");
@@ -172,7 +172,7 @@ impl TestMachine {
             .unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// `memset(&skel->data->..., 0, ...)`
+    /// Fills a global with zeros, as `memset(&skel->data->..., 0, ...)` does.
     pub fn clear(&mut self, loaded: &Loaded, path: &str) {
         let place = loaded.global(path).unwrap_or_else(|error| panic!("{error}"));
         let zeros = vec![0; place.size as usize];
@@ -199,7 +199,7 @@ impl TestMachine {
         (kind, self.get(loaded, "uei.exit_code") as i64, self.text(loaded, "uei.msg"))
     }
 
-    /// `SCX_EQ(skel->data->uei.kind, kind)`
+    /// Asserts the exit kind in the exit record, as `SCX_EQ(skel->data->uei.kind, kind)` does.
     pub fn expect_kind(&self, loaded: &Loaded, kind: u64) {
         let (actual, code, message) = self.uei(loaded);
         assert_eq!(actual, kind, "exit kind, with code {code:#x} and message \"{message}\"");
@@ -226,7 +226,7 @@ pub fn set(open: &mut OpenObject, path: &str, value: u64) {
     open.globals.set(path, &value.to_string()).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// `RESIZE_ARRAY`
+/// Resizes a global array before load, as `RESIZE_ARRAY` does.
 pub fn resize(open: &mut OpenObject, array: &str, len: u64) {
     open.globals.resize_array(array, len).unwrap_or_else(|error| panic!("{error}"));
 }

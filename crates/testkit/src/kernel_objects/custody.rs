@@ -72,7 +72,7 @@ fn affinity_hammer(b: &TestMachine, workers: &[Child]) -> Script {
             return TaskStep::Exit;
         }
         let cpu = CpuId((i / workers.len() % 4) as u32);
-        // Fails if the worker has exited.
+        // The call fails if the worker has exited.
         let _ = ctx.sys.set_affinity(workers[i % workers.len()].task, &CpuMask::of(nr, [cpu]));
         i += 1;
         TaskStep::Compute { work: 10_000 }
@@ -120,7 +120,7 @@ pub fn dequeue_remote(b: &mut TestMachine) {
     }
 }
 
-/// Computes in short bursts; workers of odd id sleep between them, the others yield.
+/// Computes in short bursts. Between bursts, a worker of odd id sleeps, and one of even id yields.
 fn burst_worker(id: u64, end: Nanos) -> Script {
     let mut ran = false;
     Box::new(move |ctx| {
@@ -143,7 +143,8 @@ pub fn peek_dsq(b: &mut TestMachine) {
     for _ in 0..4 {
         b.spawn(spec("worker"), usleep_and_yield());
     }
-    // More load than the C test starts: a real machine runs more than four workers on idle CPUs.
+    // Start more load than the C test does. On a real machine, the CPUs run other tasks besides the
+    // four workers; here they would be idle.
     for _ in 0..2 * b.nr_cpus() {
         b.spawn(spec("busy"), yielder(100_000));
     }

@@ -52,7 +52,7 @@ pub fn double_dispatch(b: &mut TestMachine) {
     ejected(b, "select_cpu_dispatch_dbl_dsp", "already direct-dispatched");
 }
 
-/// Asserts that attach succeeds with a link, and that `ops.exit` has run by then.
+/// Asserts that attach succeeds with a link, and that `ops.exit` has run when attach returns.
 pub fn enq_last_no_enq(b: &mut TestMachine) {
     let loaded = b.open_and_load("enq_last_no_enq_fails");
     b.attach(&loaded, "enq_last_no_enq_fails_ops");

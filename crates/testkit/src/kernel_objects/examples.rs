@@ -50,7 +50,7 @@ pub fn simple(b: &mut TestMachine) {
     }
 }
 
-/// All tasks that may run on CPU 0 run there.
+/// Tasks that wake up and may run on CPU 0 run on CPU 0.
 pub fn cpu0(b: &mut TestMachine) {
     let tasks = mixed(b);
     let loaded = b.open_and_load("scx_cpu0");
@@ -65,7 +65,7 @@ pub fn cpu0(b: &mut TestMachine) {
     leave(b, &loaded);
 }
 
-/// One CPU decides for all, driven by its timer; the others run infinite slices.
+/// CPU 0 dispatches for all CPUs, driven by a timer; tasks on other CPUs get infinite slices.
 pub fn central(b: &mut TestMachine) {
     let mut open = b.open("scx_central");
     let nr = u64::from(b.nr_cpus());
@@ -101,7 +101,8 @@ pub fn flatcg(b: &mut TestMachine) {
     set(&mut open, "cgrp_slice_ns", SLICE_DFL);
     let loaded = b.load(open);
     let weight = |weight| CgroupSpec { weight, ..CgroupSpec::default() };
-    // a: 100 of 400; b: 300 of 400, of which b/x gets a third and b/y two thirds.
+    // Cgroup a has a weight of 100 of 400. Cgroup b has 300 of 400, of which b/x gets a third and
+    // b/y two thirds.
     let groups = b.k.user(|k| {
         let a = k.mkdir(CgroupId(0), "a", weight(100))?;
         let parent = k.mkdir(CgroupId(0), "b", weight(300))?;
@@ -174,8 +175,9 @@ pub fn pair(b: &mut TestMachine) {
     };
     let groups = [group(b, "one"), group(b, "two")];
     let mut tasks = mixed_in(b, &groups);
-    // A cgroup that empties and fills again is queued once more each time, and starves a cgroup
-    // that never empties. Both cgroups therefore get more tasks than their pairs of CPUs can run.
+    // The program queues a cgroup once more each time that the cgroup empties and fills again. This
+    // starves a cgroup that never empties, so both cgroups get more tasks than the pairs of CPUs
+    // can run.
     for i in 0..4 * b.nr_cpus() {
         let cgroup = groups[i as usize % 2];
         tasks.push(b.spawn(TaskSpec { cgroup, ..spec("hog") }, hog()));

@@ -45,8 +45,8 @@ fn run_and_progress_once(b: &mut TestMachine, tasks: &[Child]) {
     }
 }
 
-/// Every operation is defined, and each is called without an error, those of cgroups, CPUs and
-/// policies included.
+/// The object defines every operation, including those for cgroups, CPUs and policies. The test
+/// makes the kernel call them, and none may lead to an error.
 pub fn maximal(b: &mut TestMachine) {
     let loaded = b.open_and_load("maximal");
     b.attach(&loaded, "maximal_ops");
@@ -59,7 +59,7 @@ pub fn maximal(b: &mut TestMachine) {
     assert_eq!(b.k.ext.exits[0].kind as u64, UNREG, "{:?}", b.k.ext.exits);
 }
 
-/// Makes the changes that operations are called for: nice, affinity, cgroups and hotplug.
+/// Makes the changes for which the kernel calls operations: nice, affinity, cgroups and hotplug.
 fn change_everything(b: &mut TestMachine, tasks: &[Child], group: CgroupId) {
     let all = b.cpus(0..b.nr_cpus());
     b.k.user(|k| {
@@ -80,7 +80,7 @@ fn change_everything(b: &mut TestMachine, tasks: &[Child], group: CgroupId) {
     b.set_online(1, true);
 }
 
-/// Attaching while another scheduler is loaded is refused, in each of 100 rounds.
+/// In each of 100 rounds, the kernel refuses to attach a scheduler while another one is loaded.
 pub fn reload_loop(b: &mut TestMachine) {
     background(b);
     let one = b.open_and_load("maximal");
@@ -98,8 +98,8 @@ pub fn reload_loop(b: &mut TestMachine) {
     assert!(b.k.ext.exits.iter().all(|e| e.kind as u64 == UNREG), "{:?}", b.k.ext.exits);
 }
 
-/// Counts of init_task, exit_task, enable and disable, once with all tasks switched and once with
-/// SCHED_EXT tasks only.
+/// Checks the counts of init_task, exit_task, enable and disable, once with a scheduler that takes
+/// all tasks and once with a scheduler that takes SCHED_EXT tasks only.
 pub fn init_enable_count(b: &mut TestMachine) {
     count_calls(b, true);
     count_calls(b, false);

@@ -57,7 +57,7 @@ pub fn mixed_in(b: &mut TestMachine, groups: &[CgroupId]) -> Vec<Child> {
     tasks
 }
 
-/// In turn forks a child that exits at once, and sleeps.
+/// Repeats three steps: forks a child that exits at once, computes, and sleeps.
 fn forker() -> Script {
     let mut state = 0;
     Box::new(move |ctx| {

@@ -64,7 +64,7 @@ pub fn numa(b: &mut TestMachine) {
     b.detach();
 }
 
-/// Starts children that sleep for one second, as those of the select_cpu tests.
+/// Starts children that sleep for one second, as the children of the C tests do.
 fn sleeping_children(b: &mut TestMachine, name: &str) -> Vec<Child> {
     (0..NUM_CHILDREN).map(|_| b.spawn(spec(name), sleep_and_exit(SEC))).collect()
 }
@@ -72,7 +72,7 @@ fn sleeping_children(b: &mut TestMachine, name: &str) -> Vec<Child> {
 pub fn select_cpu_dfl(b: &mut TestMachine) {
     let loaded = b.open_and_load("select_cpu_dfl");
     b.attach(&loaded, "select_cpu_dfl_ops");
-    // The program looks only at tasks of this name.
+    // The BPF program looks only at tasks called `select_cpu_dfl`.
     let children = sleeping_children(b, "select_cpu_dfl");
     b.wait_exited(&children, seconds(5));
     assert_eq!(b.get(&loaded, "saw_local"), 0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tasks whose behaviour is a closure: the user-space side of a test, as its C file would fork it.
+//! Tasks whose behaviour is a closure. They stand for the processes and threads that the C file of
+//! a test starts.
 //!
 //! Owns: the map from tasks to closures. Does not: model locks, pipes or files (see the workload
 //! crate).
@@ -10,7 +11,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Behaviour of one task: called for each step, until it returns `TaskStep::Exit`.
+/// Behaviour of one task. The kernel calls the closure for each step of the task, until the closure
+/// returns `TaskStep::Exit`.
 pub type Script = Box<dyn FnMut(&mut Ctx) -> TaskStep>;
 
 /// Context of a script's step.
@@ -27,7 +29,7 @@ impl Ctx<'_> {
         self.threads.fork(self.sys, Some(self.me), spec, script)
     }
 
-    /// `nanosleep(2)`
+    /// Returns the step that sleeps for `ns`, as `nanosleep(2)` does.
     pub fn sleep(&self, ns: Nanos) -> TaskStep {
         TaskStep::SleepUntil(self.sys.now() + ns)
     }

@@ -39,7 +39,7 @@ pub fn cyclic_kick_wait(b: &mut TestMachine) {
     b.detach();
 }
 
-/// Yields repeatedly, with 20 us of work between yields; the C test has only the loop.
+/// Yields repeatedly, with 20 us of work between yields; the loop of the C test only yields.
 fn yield_until(stop: Rc<Cell<bool>>) -> Script {
     let mut ran = false;
     Box::new(move |_| {
@@ -52,8 +52,8 @@ fn yield_until(stop: Rc<Cell<bool>>) -> Script {
     })
 }
 
-/// The scheduler's side of nohz_tick: infinite slices, then finite ones, during which the CPU must
-/// tick.
+/// The part of nohz_tick that concerns the scheduler: it gives infinite slices, and later finite
+/// ones, during which the CPU must tick.
 pub fn nohz_tick(b: &mut TestMachine) {
     const ENQ_LAST: u64 = 2;
     const SWITCH_PARTIAL: u64 = 8;
@@ -97,8 +97,8 @@ fn run_until(flag: Rc<Cell<bool>>, then: TaskStep) -> Script {
     Box::new(move |_| if flag.get() { then } else { TaskStep::Compute { work: 100_000 } })
 }
 
-/// The scheduler's side of rt_stall: it stays loaded while a real-time task holds a CPU, and its
-/// task runs again afterwards.
+/// The part of rt_stall that concerns the scheduler: the scheduler stays loaded while a real-time
+/// task holds a CPU, and the scheduler's task runs again afterwards.
 pub fn rt_stall(b: &mut TestMachine) {
     let loaded = b.open_and_load("rt_stall");
     for round in 0..4 {

@@ -53,7 +53,7 @@ fn main_loop(shared: Rc<RefCell<Option<UserScheduler>>>) -> Script {
 struct UserScheduler {
     enqueued: MapId,
     dispatched: MapId,
-    /// Guest addresses of the two counters that it shares with the BPF half.
+    /// Guest addresses of the two counters that this process shares with the BPF half.
     nr_queued: u64,
     nr_scheduled: u64,
     /// Indexed by pid: run time at the last enqueue, and virtual run time.
@@ -85,7 +85,7 @@ impl UserScheduler {
         self.dispatch_batch(ctx);
     }
 
-    /// `drain_enqueued_map()`
+    /// Takes all records from the map `enqueued`, as `drain_enqueued_map()` does.
     fn drain(&mut self, ctx: &mut Ctx) {
         let vm = ctx.sys.bpf().expect("the kernel has maps");
         while let Ok(record) = vm.map_pop(self.enqueued) {
@@ -94,7 +94,8 @@ impl UserScheduler {
         vm.poke(self.nr_queued, &0u64.to_le_bytes()).expect("a global");
     }
 
-    /// `vruntime_enqueue()` of a `struct scx_userland_enqueued_task`: pid, run time, weight.
+    /// Puts a task into virtual-time order, as `vruntime_enqueue()` does. `record` is a
+    /// `struct scx_userland_enqueued_task`: pid, run time, weight.
     fn enqueue(&mut self, record: &[u8]) {
         let word = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes"));
         let (pid, run, weight) = (word(0) as u32, word(8), word(16).max(1));
@@ -105,7 +106,7 @@ impl UserScheduler {
         self.waiting.insert((vruntime, self.arrivals), pid);
     }
 
-    /// `dispatch_batch()`
+    /// Dispatches at most `BATCH` tasks, as `dispatch_batch()` does.
     fn dispatch_batch(&mut self, ctx: &mut Ctx) {
         let vm = ctx.sys.bpf().expect("the kernel has maps");
         for _ in 0..BATCH {

@@ -7,13 +7,13 @@ use scxlab_machine::Stream;
 /// Kind of workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RandomLoad {
-    /// CPU hogs: fewer than CPUs, as many, or more.
+    /// CPU hogs: fewer than the machine has CPUs, as many, or more.
     Hogs,
     /// Tasks that run and sleep for up to 5 ms each, and hogs beside them.
     Sleepers,
     /// One task that forks many hogs at once.
     Burst,
-    /// Hogs that may run on two CPUs only, beside unbound ones.
+    /// Hogs that may run on two CPUs only, beside unbound hogs.
     Pinned,
     /// Hogs that bind themselves to one CPU and remove the binding again.
     Shifting,
@@ -25,7 +25,7 @@ pub enum RandomLoad {
     Idle,
 }
 
-/// All kinds.
+/// All kinds of workload.
 pub const LOADS: [RandomLoad; 8] = [
     RandomLoad::Hogs,
     RandomLoad::Sleepers,

@@ -20,8 +20,8 @@ pub struct Version {
     pub version: &'static str,
 }
 
-/// A desktop machine, one of several nodes, LLCs and threads, and one with more CPUs than a number
-/// in a formula has bits.
+/// A desktop machine, a machine of several nodes, LLCs and threads, and a machine with more CPUs
+/// than a number in a recipe's formula has bits (128).
 pub const MACHINES: [&str; 3] = ["1n4c2t", "2n8l16c2t", "epyc-2s"];
 const WORKLOAD: &str = "sleepers,tasks=24";
 
@@ -59,8 +59,8 @@ impl Version {
         Object::parse(&self.bytes(), &self.file_name()).ok()
     }
 
-    /// Runs the version on a machine; returns the parts that it skips, or the reason why it does
-    /// not run. Panics if it is ejected.
+    /// Runs the version on a machine. Returns as text whether it runs, and without which parts of
+    /// the recipe, or the reason why it is refused. Panics if the kernel ejects the scheduler.
     fn outcome(&self, machine: &str) -> String {
         let mut k = sim::kernel(machine, WORKLOAD, 1);
         let absent = match attach_object(&mut k, &self.file_name(), &self.bytes(), machine) {
@@ -77,7 +77,7 @@ impl Version {
         }
     }
 
-    /// Returns the common outcome of all machines, or one per machine if they differ.
+    /// Returns the common outcome of all machines, or one outcome per machine if they differ.
     fn outcomes(&self) -> String {
         let outcomes = MACHINES.map(|machine| self.outcome(machine));
         if outcomes.iter().all(|o| *o == outcomes[0]) {
@@ -109,7 +109,7 @@ pub fn crates(source: &str) -> impl Iterator<Item = &str> {
 /// Returns the table rows; versions of one scheduler with the same outcome share a row.
 pub fn rows() -> String {
     let all: Vec<Version> = pinned().collect();
-    // Two halves in parallel: each version is a separate simulation.
+    // Two threads run one half of the versions each; each version is a separate simulation.
     let half = |at: usize| -> Vec<(usize, String)> {
         let mine = all.iter().enumerate().skip(at).step_by(2);
         mine.map(|(i, version)| (i, version.outcomes())).collect()
