@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `fair` with `numa`: each process gathers on one node, the limits of that, and the consistency of
-//! per-node weights with the queued tasks.
+//! `fair` with the knob `numa`: each process gathers on one node, the limits of this gathering, and
+//! the consistency of per-node weights with the queued tasks.
 
 mod fair_numa {
     pub mod matrix;
@@ -28,8 +28,8 @@ const SETTLE: u64 = 32 * MS;
 const KINDS: [&str; 3] = ["consolidate", "consolidate+load,load=pelt", "consolidate+faults"];
 
 /// Returns processes of `threads` threads each, which sleep now and then, as virtual machines do.
-/// Forks are placed on the nodes in turn, so that the threads of each process, which start one
-/// after the other, begin on all nodes.
+/// The scheduler places forks on the nodes in turn. The threads of each process, which start one
+/// after the other, therefore begin on all nodes.
 fn guests(processes: u32, threads: u32, run: &str, sleep: &str) -> String {
     let instances = processes * threads;
     format!(
@@ -75,7 +75,7 @@ fn each_process_ends_on_a_node_of_its_own() {
 
 #[test]
 fn cpus_that_are_idle_for_good_are_asked() {
-    // Two processes of four hogs, two on each node; half of the CPUs are idle all the time.
+    // Two processes have four hogs each, two on each node; half of the CPUs are idle all the time.
     let (seen, ..) = settled("consolidate", "2n8c1t", &hogs(2, 4));
     assert!(seen.together() >= 90, "{:?}", seen.time);
     assert_eq!(seen.moves, 0);
@@ -83,8 +83,8 @@ fn cpus_that_are_idle_for_good_are_asked() {
 
 #[test]
 fn without_idle_moments_tasks_change_places() {
-    // Two processes of eight hogs on two nodes, four of each on either; and four processes of four,
-    // for which three exchanges may not be enough.
+    // First, two processes of eight hogs, four on each of two nodes. Then, four processes of four
+    // hogs, for which three exchanges may not be enough.
     for (processes, threads, machine) in [(2, 8, "2n8c1t"), (4, 4, "4n4c1t")] {
         let (seen, k, loaded) = settled("consolidate", machine, &hogs(processes, threads));
         assert_eq!(seen.together(), 100, "{:?}", seen.time);
@@ -140,8 +140,9 @@ fn pointer(k: &Kernel, loaded: &Loaded, name: &str) -> i64 {
     u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("an address") as i64
 }
 
-/// Checks the sums of each node: that of the scheduler's node, those of its processes, and the
-/// weight of the kernel's runnable tasks.
+/// Checks that three sums agree for each node: the queued weight that the scheduler keeps for the
+/// node, the queued weights that it keeps for each process on the node, and the weights of the
+/// kernel's runnable tasks there.
 fn check_sums(k: &Kernel, loaded: &Loaded, nodes: i64, by_load: bool) {
     let (proc_bytes, share_bytes) = (size_of(loaded, "numa_proc"), size_of(loaded, "numa_share"));
     let (array, node_bytes) = (pointer(k, loaded, "numa_nodes"), size_of(loaded, "numa_node"));
@@ -188,8 +189,8 @@ fn weights_of_nodes_are_what_is_queued_at_every_event() {
     }
 }
 
-/// Sets the node of a task's memory, as automatic NUMA balancing would; the simulated kernel has
-/// none.
+/// Sets the node of a task's memory, as automatic NUMA balancing would; the simulated kernel has no
+/// such balancing.
 fn set_memory(k: &mut Kernel, name: &str, node: i32) {
     let addr = k.tasks.iter().find(|t| t.name == name).expect("the task").addr;
     let target = k.target();

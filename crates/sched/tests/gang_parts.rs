@@ -16,7 +16,7 @@ struct Part {
     loaded: Loaded,
 }
 
-/// Result of a step, and the domain's round after it.
+/// Result of a step, and the domain's round after the step.
 struct After {
     result: u64,
     round: u64,
@@ -42,12 +42,12 @@ fn random(state: &mut u64, n: u64) -> u64 {
     (*state >> 33) % n
 }
 
-/// Several gangs compete in each domain: an elected leader excludes all others.
+/// Several gangs compete in each domain. While an elected leader leads, no other election succeeds.
 #[test]
 fn a_domain_has_one_leader_at_a_time() {
     let mut part = Part::new();
     let mut state = 7;
-    // Indexed by domain: the round and its end.
+    // Indexed by domain: the round and the time of its end.
     let mut model = [(0u64, 0u64); 4];
     let (mut now, mut rounds) = (1, 0u64);
     for step in 0..4_000 {
@@ -71,7 +71,8 @@ fn a_domain_has_one_leader_at_a_time() {
                 }
             }
             _ => {
-                // In most cases the round of another domain.
+                // Try to end a round that, in most cases, is the round of another domain: this must
+                // have no effect.
                 let other = model[random(&mut state, 4) as usize].0;
                 part.step(END, on, [now, 0], other);
                 if other == round {

@@ -100,8 +100,8 @@ fn hamq_steals() {
     assert_eq!(stat(&k, &loaded, "steals"), 0);
 }
 
-/// A CPU whose only task uses up its slice again and again must not renew all tasks before a task
-/// that is bound to another CPU has run.
+/// A CPU whose only task uses up its slice again and again must not renew the slices of all tasks
+/// before a task that is bound to another CPU has run.
 #[test]
 fn a_bound_nice_task_has_its_turn() {
     let hog = |name: &str, nice: i8, cpu: u32| {
@@ -119,8 +119,8 @@ fn a_bound_nice_task_has_its_turn() {
     }
 }
 
-/// After a while the sleeper has 9 ticks or more in 2.4, and one level for each slice of the hog in
-/// 2.5.2.
+/// After a while, the sleeper has 9 ticks or more in 2.4. In 2.5.2, it has gained one level of
+/// priority for each slice that the hog used up.
 #[test]
 fn a_task_that_slept_preempts_a_hog_on_its_cpu() {
     let text = r#"

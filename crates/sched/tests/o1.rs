@@ -64,7 +64,7 @@ fn random_workload(seed: u64) -> (String, u64) {
     let (mut text, mut tasks) = (String::new(), 0);
     for kind in 0..2 + draw(4) {
         let (run, sleep) = (1 + draw(60), draw(3) * (1 + draw(80)));
-        // In d1, tasks of nice -14 and below may starve others, as the README says.
+        // In d1, tasks of nice -14 and below may starve other tasks, as the README says.
         let nice = draw(33) as i64 - 13;
         let instances = 1 + draw(4);
         tasks += instances;
@@ -80,8 +80,8 @@ fn random_workload(seed: u64) -> (String, u64) {
     (text, tasks)
 }
 
-/// Twice the longest slice of all other tasks, each with the tick by which its end may be late
-/// (README, "No starvation").
+/// Returns twice the sum of the longest slices of the `tasks` other tasks. A tick is added to each
+/// slice, because the slice may end this much late (README, "No starvation").
 fn longest_wait_allowed(k: &Kernel, tasks: u64) -> u64 {
     let tick = k.machine.costs.tick_period_ns();
     2 * tasks * (150 * MS + tick)
@@ -112,7 +112,7 @@ fn an_idle_cpu_takes_half_of_what_waits() {
     let lengths: Vec<i64> =
         (0..4).map(|cpu| 1 + global(&k, &loaded, &format!("rqs[{cpu}].nr_queued"))).collect();
     assert_eq!(lengths.iter().sum::<i64>(), 16, "{lengths:?}");
-    // A queue is left alone if it is longer by at most a quarter, or by one or two tasks.
+    // Balancing leaves a queue alone if it is longer by at most a quarter, or by one or two tasks.
     assert!(lengths.iter().all(|n| (2..=6).contains(n)), "{lengths:?}");
     assert!(stat(&k, &loaded, "balanced_idle") > 0);
 }

@@ -15,8 +15,8 @@ fn random(state: &mut u64, n: u64) -> u64 {
     (*state >> 33) % n
 }
 
-/// The history as a list of seconds: the ticks slept in each, and when the task last stopped and
-/// started, in jiffies.
+/// The sleep history as a list of seconds: the ticks slept in each second, and the times in jiffies
+/// at which the task last stopped and started.
 #[derive(Default)]
 struct Model {
     cells: [u64; 4],
@@ -38,7 +38,7 @@ impl Model {
         self.stopped = now;
     }
 
-    /// Returns the penalty.
+    /// Adds the sleep that ends at `now` to the history. Returns the task's penalty.
     fn start(&mut self, now: u64) -> u64 {
         let turns = now / HZ - self.stopped / HZ;
         let slept_now = if turns == 0 { now - self.stopped } else { now % HZ };
@@ -46,8 +46,8 @@ impl Model {
             0 => {}
             1..=3 => {
                 self.cells[self.at] += HZ - self.stopped % HZ;
-                // As in the diff, the first of the whole seconds between is skipped and the others
-                // are full.
+                // As in the diff, skip the first of the whole seconds that the task slept through,
+                // and fill the others.
                 for turn in 2..turns {
                     self.cells[(self.at + turn as usize) % 4] = HZ;
                 }

@@ -8,7 +8,7 @@
 //!   rounding takes less than 1. The error is -(1 + 2^-16) to 0.
 //! - n full periods are worth M - M y^n. The code has m less a decay of m. The error is
 //!   (m - M)(1 - y^n), which is -0.08 to 0, plus the error of that decay, 0 to 1 + 2^-16.
-//! - An update that ends a period adds at most both: an error of -1.09 to 1.09. Earlier errors
+//! - An update that ends a period adds at most both errors: -1.09 to 1.09 in sum. Earlier errors
 //!   decay by at least y. The error of a sum therefore stays below 1.09 / (1 - y) = 50.9.
 
 use std::cell::RefCell;
@@ -108,7 +108,7 @@ fn closed_form(pattern: &[Stretch], bit: u32) -> f64 {
 }
 
 fn stretches() -> impl Strategy<Value = Vec<Stretch>> {
-    // From fractions of a unit to hundreds of periods.
+    // The lengths are from fractions of a unit to hundreds of periods.
     let ns = (0u32..28).prop_flat_map(|bits| (1u64 << bits)..(2u64 << bits));
     let state = prop_oneof![Just(0u32), Just(1), Just(3)];
     prop::collection::vec((ns, state).prop_map(|(ns, state)| Stretch { ns, state }), 1..40)
@@ -148,7 +148,7 @@ proptest! {
         })?;
     }
 
-    /// The error of one decay is less than its rounding.
+    /// A decay gives at most the exact value, and less than 2 below it.
     #[test]
     fn a_decay_rounds_down(value in 0u64..1 << 32, n in 0u64..2000) {
         BENCH.with_borrow_mut(|b| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Failures injected at each point in turn: memory, maps, `ops.init_task`. Each gives an error or
-//! an outcome of the run, and leaves nothing behind.
+//! Failures injected at each point in turn: memory, maps, `ops.init_task`. Each failure gives an
+//! error or an outcome of the run, and leaves nothing behind.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -39,7 +39,7 @@ impl NativeOps for Refuses {
     }
 }
 
-/// Attaches with the `nth` task refused; returns whether the scheduler stayed.
+/// Attaches a scheduler that refuses the `nth` task; returns whether the scheduler stayed.
 fn refuse_task(nth: u32) -> bool {
     let mut k = kernel("2n2c1t", FORKERS, 1);
     k.start();
@@ -73,8 +73,8 @@ fn any_task_may_be_refused() {
 /// Name of a scheduler, and its knobs.
 type Subject = (&'static str, &'static [(&'static str, &'static str)]);
 
-/// The second one is configured to make no mistakes and only what takes memory: task storage,
-/// masks, elements of a map.
+/// The knobs of `whim` make it call only functions that take memory, for task storage, masks and
+/// elements of a map, and make no mistakes.
 const SUBJECTS: [Subject; 3] = [
     ("fair", &[]),
     ("whim", &[("wrong_ppm", "0"), ("idle_mode", "2"), ("permitted", "0x100050")]),
@@ -101,7 +101,7 @@ fn refuse_memory((name, knobs): Subject, nth: u64) -> bool {
         Err(error) => {
             assert!(!error.to_string().is_empty());
             assert_eq!(k.vm.maps.iter().count(), before, "{nth}: {error}");
-            // The run was told to end; another kernel would get the next request.
+            // The kernel's memory has recorded the refusal, which ends the run.
             assert!(k.vm.mem.exceeded().is_some(), "{nth}: {error}");
         }
     }

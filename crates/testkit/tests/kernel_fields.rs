@@ -37,7 +37,8 @@ const ALWAYS_ZERO: [(&str, &str); 13] = [
     ("task_struct.stime", "see `ticks_are_charged_where_they_find_the_task`"),
 ];
 
-/// Fields that were visited, by `struct.field`: true once a non-zero value was seen.
+/// Fields that the walk has visited, by `struct.field`: true once the walk has seen a non-zero
+/// value.
 #[derive(Default)]
 struct FieldCoverage {
     fields: BTreeMap<String, bool>,
@@ -229,8 +230,8 @@ fn every_thread_has_its_process_s_tgid() {
     assert_eq!(number("other", "tgid"), number("other", "pid"));
 }
 
-/// Tick accounting, as in a kernel without nohz_full: whole tick periods, charged to the mode that
-/// the tick interrupts.
+/// A tick charges a whole tick period to the mode that it interrupts, as in a kernel without
+/// nohz_full.
 #[test]
 fn ticks_are_charged_where_they_find_the_task() {
     let text = r#"
@@ -253,8 +254,9 @@ fn ticks_are_charged_where_they_find_the_task() {
     assert_eq!((user.0 + user.1) % k.machine.costs.tick_period_ns(), 0);
 }
 
-/// The PELT clock of a slow CPU lags while the CPU is busy and catches up when it is idle. The time
-/// lost while the default class kept the CPU busy all along is not made up for.
+/// The PELT clock of a slow CPU lags while the CPU is busy and catches up when the CPU is idle. The
+/// kernel does not make up for the time that the clock lost while the default class kept the CPU
+/// busy all along.
 #[test]
 fn a_slow_cpu_loses_time() {
     let text = r#"

@@ -2,8 +2,8 @@
 //! Every object that the kernel ships for sched_ext behaves as `docs/reference/kernel-objects.md`
 //! says.
 //!
-//! The objects come from `make kernel-objects`; if they are missing, each test fails with that
-//! hint.
+//! The objects come from `make kernel-objects`; if they are missing, each test fails with a message
+//! that names this command.
 
 use scxlab_testkit::kernel_objects::{EXAMPLES, KernelObjectTest, SELFTESTS, objects_dir, table};
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Sensitivity of the metrics: for each, a setting that must move it, and the sign of the change.
+//! Sensitivity of the metrics: each test changes a setting that must move a metric, and checks the
+//! sign of the change.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
@@ -76,7 +77,8 @@ fn wakeup_latency_grows_with_load() {
 #[test]
 fn wakeup_latency_grows_with_the_idle_states_exit() {
     let slow = |m: &mut Machine| m.costs.idle.iter_mut().for_each(|s| s.exit_latency_ns *= 10);
-    // A timer wakes its own CPU before the task; a partner's CPU is woken after the task.
+    // The workload is a ping-pong, because the latency of a task that sleeps for a time does not
+    // contain the exit: the timer's interrupt ends the CPU's idle state before the task wakes up.
     let light = || RunSettings { workload: "pingpong,pairs=1,work=1ms", ..RunSettings::default() };
     grows(
         |k| k.metrics.wakeup_latency.permille(500),
@@ -92,7 +94,8 @@ fn run_queue_wait_grows_with_tasks() {
     grows(|k| k.metrics.run_queue_wait.max(), few, more);
 }
 
-/// Waits that have not ended when the run ends count up to then, also those after a wake-up.
+/// Waits that have not ended when the run ends count up to the end of the run, also waits after a
+/// wake-up.
 #[test]
 fn waits_grow_when_tasks_are_starved() {
     const VICTIMS: &str = "[[thread]]\nname = 'victim'\ninstances = 2\nops = [{ sleep = '10ms' }, { loop = { ops = [{ compute = '1ms' }] } }]\n\
@@ -103,8 +106,8 @@ fn waits_grow_when_tasks_are_starved() {
         knobs,
         ..RunSettings::default()
     };
-    // 118 is the letter "v". Tasks are starved from their fork on, and with `woken` from the end of
-    // their sleep on.
+    // 118 is the letter "v": lapse starves the tasks whose names begin with it. Without `woken`,
+    // lapse does so from a task's fork on, and with `woken` from the end of the task's sleep on.
     let starved: &[_] = &[("starve", "118")];
     let woken: &[_] = &[("starve", "118"), ("woken", "1")];
     let wait = |k: &Kernel| k.tasks.iter().map(|t| t.account.wait_ns).sum::<u64>();

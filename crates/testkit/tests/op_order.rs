@@ -37,22 +37,22 @@ fn from_fork_to_exit() {
             "init_task(t)",
             "enable(t)",
             "set_weight(t, 100)",
-            // ENQUEUE_INITIAL and NOCLOCK.
+            // The flags are ENQUEUE_INITIAL and NOCLOCK.
             "runnable(t, 0x80008)",
             "enqueue(t, 0x80008)",
             // The task leaves custody for a local DSQ.
             "dequeue(t, 0x0)",
             "running(t)",
             "stopping(t, 0)",
-            // DEQUEUE_SLEEP and NOCLOCK.
+            // The flags are DEQUEUE_SLEEP and NOCLOCK.
             "quiescent(t, 0x9)",
-            // ops.select_cpu is not called for a task that may run on one CPU only.
+            // The kernel does not call ops.select_cpu for a task that may run on one CPU only.
             "runnable(t, 0x9)",
             "enqueue(t, 0x9)",
             "dequeue(t, 0x0)",
             "running(t)",
-            // The task exits: it leaves its autogroup (SAVE, MOVE, SCX_ENQ_IGNORE_CAPS), then dies
-            // (SPECIAL).
+            // The task exits: it leaves its autogroup (flags SAVE, MOVE, SCX_ENQ_IGNORE_CAPS), then
+            // dies (flag SPECIAL).
             "stopping(t, 0)",
             "quiescent(t, 0x20000000e)",
             "runnable(t, 0x100000000000000e)",
@@ -78,7 +78,7 @@ fn a_slice_that_ends_goes_through_enqueue_again() {
     k.run(None);
     let lines = lines_of_task(&log, "t");
     let ended = lines.iter().position(|l| l == "stopping(t, 1)").expect("it was preempted");
-    // The task is still runnable, so neither quiescent nor runnable is called.
+    // The task is still runnable, so the kernel calls neither ops.quiescent nor ops.runnable.
     assert_eq!(lines[ended + 1..ended + 3], ["enqueue(t, 0x0)", "running(t)"]);
 }
 
@@ -88,7 +88,8 @@ fn alone_it_keeps_the_cpu_without_a_word() {
     let (program, log) = recorder(4 * MS, &[Op::Dequeue, Op::Tick]);
     k.attach(program, ops_data("recorder")).unwrap();
     k.run(None);
-    // Once for all its work, and once more when it leaves its autogroup to exit.
+    // The kernel calls ops.running once for all work of the task, and once more when the task
+    // leaves its autogroup to exit.
     let running = names(&log, "t").iter().filter(|n| *n == "running").count();
     assert_eq!(running, 2);
 }
@@ -112,7 +113,7 @@ fn a_change_of_nice_takes_a_queued_task_out_and_back() {
     assert_eq!(
         lines_of_task(&log, &name),
         [
-            // SCX_DEQ_SCHED_CHANGE, DEQUEUE_SAVE and NOCLOCK.
+            // The flags are SCX_DEQ_SCHED_CHANGE, DEQUEUE_SAVE and NOCLOCK.
             format!("dequeue({name}, 0x20000000a)"),
             format!("quiescent({name}, 0x20000000a)"),
             format!("set_weight({name}, 33)"),

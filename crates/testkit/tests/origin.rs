@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! An error that occurs outside of any operation names its program: a syscall program run by user
-//! space.
+//! An error that occurs outside of any operation names the program that caused it: in this test, a
+//! syscall program that user space runs.
 
 use scxlab_bpf::vm::Engine;
 use scxlab_testkit::shipped::{run_program, selftest_object};
@@ -18,7 +18,7 @@ fn an_error_of_a_syscall_program_names_it() {
         let loaded = sim::link(&mut k, "relay", selftest_object("relay"), &[]);
         k.attach_object(&loaded, None).unwrap();
         k.run(Some(1_000_000));
-        // An existing CPU, and one that does not exist.
+        // Kick an existing CPU, and then a CPU that does not exist.
         for (cpu, exits) in [(0i32, 0), (77, 1)] {
             run_program(&mut k, &loaded, "which_cpu", &mut cpu.to_le_bytes());
             k.run(Some(200_000_000));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Every pinned published scheduler behaves as `docs/reference/scx-schedulers.md` says.
 //!
-//! The objects come from `make scx-objects`; if they are missing, each test fails with that hint.
+//! The objects come from `make scx-objects`; if they are missing, each test fails with a message
+//! that names this command.
 
 use scxlab_kernel::Kernel;
 use scxlab_lab::recipe;
@@ -137,8 +138,8 @@ fn names_before(text: &str, end: &str) -> Vec<String> {
     names.map(|name| name.split('[').next().unwrap_or_default().to_owned()).collect()
 }
 
-/// On machines with more CPUs than a number in a formula has bits, the last CPU schedules and has
-/// the timer.
+/// On machines with more CPUs than a number in a recipe's formula has bits, the last CPU schedules
+/// and has the timer.
 #[test]
 fn tickless_schedules_from_the_last_of_many_cpus() {
     for (machine, nr_cpus) in [("epyc-2s", 256), ("4n8l16c2t", 1024)] {
@@ -154,8 +155,8 @@ fn tickless_schedules_from_the_last_of_many_cpus() {
     }
 }
 
-/// The arena library finds each mask inside its parent's: two nodes, four LLCs, eight cores,
-/// sixteen CPUs.
+/// The arena library finds each mask inside the mask of its parent: two nodes, four LLCs, eight
+/// cores, sixteen CPUs.
 #[test]
 fn the_tree_of_cpus_is_built() {
     let (k, loaded) = scheduler("p2dq").attached("2n2l2c2t", "hogs");
@@ -164,8 +165,8 @@ fn the_tree_of_cpus_is_built() {
     assert_eq!(globals(&k, &loaded, &["topo_max_children[1]", "topo_max_children[3]"]), "2 2");
 }
 
-/// Four LLCs: the neighbours of each are the other one of its node, then the remaining ones around
-/// the circle of numbers.
+/// The machine has four LLCs. The neighbours of an LLC are first the other LLC of its node, and
+/// then the two LLCs of the other node, in the order of their numbers.
 #[test]
 fn compute_domains_know_their_neighbours() {
     let (k, loaded) = scheduler("lavd").attached("2n2l2c2t", "hogs");
@@ -180,8 +181,8 @@ fn compute_domains_know_their_neighbours() {
     assert_eq!(of(1), "1 1 2 0 2 3 240");
     assert_eq!(of(2), "2 1 2 3 0 1 3840");
     assert_eq!(of(3), "3 1 2 2 0 1 61440");
-    // For performance, one thread of each core comes before the others; for power, a core's threads
-    // are adjacent.
+    // In the order for performance, the first threads of all cores come before the second threads;
+    // in the order for power, the threads of a core are adjacent.
     let table = ["pco_table[1][1]", "pco_table[1][8]", "pco_table[0][1]", "pco_bounds[1]"];
     assert_eq!(globals(&k, &loaded, &table), "2 1 1 16384");
 }
@@ -213,7 +214,8 @@ fn each_cpu_has_its_own_order_of_nearness() {
     assert_eq!(nearest(5), [5, 4, 6, 7, 3, 2, 1, 0]);
 }
 
-/// The timer is started after the attach, on the CPU that it belongs to: the last one.
+/// The recipe starts the timer after the attach, on the CPU to which the timer belongs: the last
+/// CPU.
 #[test]
 fn a_timer_is_started_after_the_attachment() {
     let (mut k, loaded) = scheduler("tickless").attached("1n4c1t", "hogs,tasks=8");

@@ -105,8 +105,9 @@ fn cpu_max_holds() {
     }
 }
 
-/// No task's share here exceeds half of the CPU: `ops.dispatch` comes before the previous task is
-/// enqueued again, so another task always runs first.
+/// The nice values are such that no task is due more than half of the CPU, because vtime cannot
+/// give more: the kernel calls `ops.dispatch` before it enqueues the previous task again, so
+/// another task always runs first.
 #[test]
 fn vtime_shares_by_nice() {
     let object = scxlab_sched::find("vtime").expect("shipped").object;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! No scheduler can break the simulated kernel: 300 random ones, on random machines under random
-//! workloads.
+//! No scheduler can break the simulated kernel: 300 random schedulers try, on random machines under
+//! random workloads.
 
 use scxlab_testkit::whim::{STEPS, check, input};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ fn random_schedulers_break_nothing() {
                     *ends.entry(kind(&end)).or_default() += 1;
                 }
             }
-            // The panic message was printed already.
+            // The panic has already printed its message.
             Err(_) => broken.push(seed),
         }
     }
@@ -39,8 +39,8 @@ fn kind(end: &str) -> String {
     end.chars().filter(|c| !c.is_ascii_hexdigit() || c.is_alphabetic()).take(100).collect()
 }
 
-/// A task's storage may hold a reference to the task itself, which is dropped when the task is
-/// freed.
+/// A task's storage may hold a reference to the task itself. The kernel drops this reference when
+/// it frees the task.
 #[test]
 fn a_task_may_hold_itself() {
     for seed in [750, 929] {
@@ -48,8 +48,8 @@ fn a_task_may_hold_itself() {
     }
 }
 
-/// Code on a CPU whose clock is ahead charges the task of another CPU, which then picks a task of
-/// the default class.
+/// Code on a CPU whose clock is ahead charges the running task of another CPU. The other CPU then
+/// picks a task of the default class.
 #[test]
 fn no_moment_of_a_cpu_is_charged_twice() {
     for seed in [1015, 1091] {

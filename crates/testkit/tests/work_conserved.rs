@@ -2,8 +2,9 @@
 //! Work conservation on random machines: no CPU is idle for longer than a scheduler's bound while a
 //! task waits that may run there.
 //!
-//! Each scheduler's bound follows from how it moves tasks, and is explained beside it. Machines,
-//! workloads and the CPUs that are off line are drawn from seeds; `machines.rs` defines the range.
+//! Each scheduler's bound follows from how it moves tasks; the function of the bound explains it.
+//! Machines, workloads and the CPUs that are off line are drawn from seeds; `machines.rs` defines
+//! the range.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
@@ -28,13 +29,13 @@ struct Promise {
     hotplug: bool,
 }
 
-/// The default class. A group counts as overloaded once its load average says so: the rise from 0
-/// to 85 % takes three half-lives of 32 ms, on a slow CPU longer in proportion. A domain of n CPUs
-/// is then balanced at least every 2n ms. Hot or unsuitable tasks are passed over 3 times
-/// (`cache_nice_tries` + 1), and the balancer fails 3 more times before it pushes the running task;
-/// the intervals of nested domains add up to 2n. Where only pinned tasks were found, the interval
-/// grows to up to 1024 ms (twice `MAX_PINNED_INTERVAL`), but no more than n tenths of a second
-/// (`max_load_balance_interval`).
+/// Bound of the default class. A group counts as overloaded once its load average says so: the rise
+/// from 0 to 85 % takes three half-lives of 32 ms, on a slow CPU longer in proportion. From then
+/// on, the kernel balances a domain of n CPUs at least every 2n ms. The balancer passes over hot or
+/// unsuitable tasks 3 times (`cache_nice_tries` + 1), and fails 3 more times before it pushes the
+/// running task; the intervals of nested domains add up to 2n. Where the balancer has found only
+/// pinned tasks, the interval grows to up to 1024 ms (twice `MAX_PINNED_INTERVAL`), but no more
+/// than n tenths of a second (`max_load_balance_interval`).
 fn eevdf(t: &Topology, load: RandomLoad) -> Nanos {
     let n = t.nr_cpus() as Nanos;
     let slowest = t.cpus().iter().map(|cpu| cpu.capacity).min().unwrap_or(1024);
@@ -45,8 +46,8 @@ fn eevdf(t: &Topology, load: RandomLoad) -> Nanos {
     100 * MS * 1024 / Nanos::from(slowest) + 7 * 2 * n * MS + pinned + TICK
 }
 
-/// An enqueue kicks an idle CPU at once. The rest of the bound is the interrupt and the lock of the
-/// queue, for which all CPUs may be in line several times, some microseconds each.
+/// An enqueue kicks an idle CPU at once. The bound is the time of the interrupt and of the queue's
+/// lock, for which all CPUs may wait several times, some microseconds each.
 fn vtime(t: &Topology, _: RandomLoad) -> Nanos {
     MS + t.nr_cpus() as Nanos * 50_000
 }
@@ -57,28 +58,28 @@ fn o1(t: &Topology, _: RandomLoad) -> Nanos {
     (t.nr_cpus() as Nanos + 1) * 10 * MS
 }
 
-/// Each accounting (30 ms) makes all idle CPUs look for work; a task that slept briefly at that
-/// time is found by the next one.
+/// Each accounting (30 ms) makes all idle CPUs look for work. If a task slept briefly at the time
+/// of an accounting, the idle CPUs find it at the next one.
 fn credit(_: &Topology, _: RandomLoad) -> Nanos {
     60 * MS
 }
 
-/// An enqueue kicks an idle CPU, as in `vtime`; a CPU that finds nothing looks again at its
-/// kernel's next tick.
+/// An enqueue kicks an idle CPU, as in `vtime`. A CPU that finds nothing looks again at the
+/// kernel's next tick on this CPU.
 fn goodness(_: &Topology, _: RandomLoad) -> Nanos {
     2 * TICK
 }
 
-/// A CPU with a waiting task kicks idle CPUs at its tick, and a kicked CPU takes one task. Idle
-/// cores are kicked before their second threads, each at most once a tick: a thread may see other
-/// tasks wait for as many ticks as there are CPUs. Two ticks are added: one for the waiting task's
-/// CPU, one for the idle CPU.
+/// A CPU with a waiting task kicks idle CPUs at its tick, and a kicked CPU takes one task. Kicks go
+/// to idle cores before the second threads of cores, and to each CPU at most once a tick. A second
+/// thread may therefore see tasks wait for as many ticks as there are CPUs. Two ticks are added:
+/// one for the waiting task's CPU, one for the idle CPU.
 fn fair(t: &Topology, _: RandomLoad) -> Nanos {
     (t.nr_cpus() as Nanos + 2) * TICK
 }
 
-/// With load tracking, CPUs that were not short of time for two half-lives (32 periods of 2^20 ns
-/// each) are left alone.
+/// With load tracking, idle CPUs may leave the tasks of a busy CPU alone until this CPU has had
+/// work without a break for two half-lives (32 periods of 2^20 ns each).
 fn fair_pelt(t: &Topology, load: RandomLoad) -> Nanos {
     fair(t, load) + ((2 * 32) << 20)
 }
@@ -98,7 +99,7 @@ const SCHEDULERS: [Promise; 10] = [
     Promise { scheduler: "fair,load=pelt", bound: fair_pelt, hotplug: true },
 ];
 
-/// Parameters of one run; they identify it in an error.
+/// Parameters of one run; in an error, they identify the run.
 struct RandomRun {
     promise: Promise,
     load: RandomLoad,
@@ -132,8 +133,8 @@ impl RandomRun {
         })
     }
 
-    /// Runs two phases with a CPU change between them; each phase is long enough to show a
-    /// violation.
+    /// Runs two phases; between them, some CPUs may go off line or come back. Each phase is long
+    /// enough to show a violation.
     fn watch(&self, k: &mut Kernel, rng: &mut Stream, bound: Nanos) -> Result<(), String> {
         let step = (bound / 16).clamp(MS / 8, 4 * MS);
         k.start();
@@ -218,7 +219,7 @@ fn schedulers_conserve_work_on_larger_machines() {
     hold(&SCHEDULERS, &LOADS, 100..103, 64);
 }
 
-/// Schedulers whose bound on a large machine is short.
+/// This test takes only schedulers whose bound on a large machine is short.
 #[test]
 fn work_is_conserved_on_large_machines() {
     let short = |p: &Promise| !p.scheduler.starts_with("o1");
@@ -226,8 +227,8 @@ fn work_is_conserved_on_large_machines() {
     hold(&few, &[RandomLoad::Hogs], 200..201, 512);
 }
 
-/// Two nodes of 128 CPUs: forks are placed across both, because the kernel raises its distance
-/// limit for this processor.
+/// The machine has two nodes of 128 CPUs. The kernel spreads forks over both nodes, because it
+/// raises its distance limit for this processor.
 #[test]
 fn forks_fill_both_sockets_of_an_epyc() {
     let mut k = sim::kernel("epyc-2s", "hogs,tasks=256", 1);

@@ -166,7 +166,7 @@ impl Sums {
         self.since = since;
     }
 
-    /// Tells whether the queue or a queue above it is throttled. Time stands still for such a queue.
+    /// Tells whether the queue or a queue above it is throttled. Time stands still in such a queue.
     fn is_held(&self, k: &Kernel, q: &Record) -> bool {
         let above = (q.get("depth") > 0).then(|| self.queue.read(k, q.addr("se.q"), 0));
         q.get("throttled") != 0 || above.is_some_and(|up| self.is_held(k, &up))

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Settling: in its second second, a run of processes that fit on nodes keeps each process on one
-//! node, and almost no task moves.
+//! Settling: in the second second of a run, each process that fits on a node stays on one node, and
+//! almost no task moves.
 //!
-//! Processes are spread over the nodes at random at the start; none of several threads is on one
-//! node. Bounds: each process has at least 90 % of its CPU time on one node; at most two moves
-//! between nodes per process; no CPU is idle for `GRACE` beside a waiting task that may run there;
-//! and the work done from the start is at least 97 % of that with `numa=off`. A stratified part of
-//! the cases runs by default, all of them with `SCXLAB_NUMA_MATRIX=all`.
+//! Processes are spread over the nodes at random at the start; no process of several threads starts
+//! on one node. Bounds: each process has at least 90 % of its CPU time on one node; at most two
+//! moves between nodes per process; no CPU is idle for `GRACE` beside a waiting task that may run
+//! there; and the work done from the start is at least 97 % of the work with `numa=off`. By
+//! default, a stratified part of the cases runs; with `SCXLAB_NUMA_MATRIX=all`, all cases run.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
@@ -21,7 +21,7 @@ const SEEDS: u64 = 20;
 const DUTIES: [u32; 7] = [5, 10, 25, 50, 75, 90, 100];
 const SLEEPS: [Sleep; 3] = [Sleep::Random, Sleep::InPhase, Sleep::Barrier];
 
-/// A machine, the CPUs that are off line there, and numbers of threads of processes that fit on its
+/// A machine, its CPUs that are off line, and the numbers of threads of processes that fit on its
 /// nodes.
 struct Place {
     machine: &'static str,
@@ -90,7 +90,8 @@ fn faults(knobs: &str, place: &Place, load: &ProcessLoad, seed: u64) -> Option<S
     })
 }
 
-/// Runs every `every`-th case, or all of them if asked to. At most `percent` of them may fail.
+/// Runs every `every`-th case, or all cases with `SCXLAB_NUMA_MATRIX=all`. At most `percent` per
+/// cent of these runs may fail.
 fn check(knobs: &str, places: &[Place], every: usize, percent: usize) {
     let all = std::env::var("SCXLAB_NUMA_MATRIX").is_ok_and(|v| v == "all");
     let mut cases = Vec::new();

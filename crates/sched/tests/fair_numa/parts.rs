@@ -57,8 +57,9 @@ impl Model {
         self.of(process).filter_map(|m| m.memory.filter(|f| f.0 == node)).map(|f| f.1).sum()
     }
 
-    /// Returns how many more faults are on the destination node, if the process has at least as
-    /// much weight on `from` and the difference is at most the task's weight; otherwise 0.
+    /// Returns how many more faults the process has on node `to` than on node `from`, if it has at
+    /// least as much weight on `from` as on `to` and the difference is at most the task's weight;
+    /// otherwise 0.
     fn memory_gain(&self, m: &Member, from: u64, to: u64) -> i64 {
         let (here, there) = (self.home(m.process, from).0, self.home(m.process, to).0);
         let level = m.process != 0 && there <= here && here <= there + m.weight;
@@ -85,7 +86,8 @@ impl Model {
         process != 0 && all > weight && !self.gains(process, from, to, weight, by_faults)
     }
 
-    /// Returns the shares that an exchange changes, largest first, before and after it.
+    /// Returns the shares that an exchange of `m` and `o` changes, largest first, before and after
+    /// the exchange.
     fn swapped(&self, m: &Member, o: &Member, from: u64, to: u64) -> [Vec<u64>; 2] {
         let shares = |moved: u64, other: u64| {
             let mut of = vec![
@@ -125,8 +127,8 @@ fn words(node: Option<u64>) -> u64 {
     node.unwrap_or(u64::MAX)
 }
 
-/// Draws one step in a random task's life and applies it to the model. Returns it in the words of
-/// `struct numa_step`.
+/// Draws one step in a random task's life and applies it to the model. Returns the step as the
+/// words of a `struct numa_step`.
 fn next_step(model: &mut Model, state: &mut u64, now: u64) -> [u64; 6] {
     let at = random(state, MEMBERS);
     let slot = &mut model.0[at as usize];
@@ -239,15 +241,15 @@ fn a_node_takes_a_task_per_core_or_its_share() {
     assert!(!room(&mut k, &loaded, 0, 0, window(1)).0, "none is, though all sleep");
     assert!(room(&mut k, &loaded, 0, 1, window(1)).0, "for a moment, if another goes");
     assert!(room(&mut k, &loaded, 0, 0, window(2)).0, "three slept for more than a window");
-    // More tasks than cores on every node: 24 tasks on 20 cores, five on each of the other nodes.
+    // More tasks than cores: 24 tasks on 20 cores, four on node 0 and five on each of the others.
     let now = window(10);
     (0..4).for_each(|m| run(&mut k, m + 10, 0, now, now + 1000));
     (0..20).for_each(|m| run(&mut k, m + 20, 1 + m % 4, now, now + 1000));
     assert!(room(&mut k, &loaded, 0, 0, now).0, "four, where the share is 4.8");
     (0..1).for_each(|m| run(&mut k, m + 14, 0, now, now + 1000));
     assert!(!room(&mut k, &loaded, 0, 0, now).0, "five");
-    // Four tasks on four cores that run all the time: the node has no CPU time for another one,
-    // although it has less than its share of tasks.
+    // Four tasks run all the time on the four cores of node 0. The node has no CPU time for another
+    // task, although it has less than its share of tasks.
     let now = window(20);
     (0..4).for_each(|m| call(&mut k, &loaded, "step", &mut [1, m, 0, 0, 1024, now]));
     (0..20).for_each(|m| call(&mut k, &loaded, "step", &mut [1, m + 20, 0, 1 + m % 4, 1024, now]));

@@ -18,7 +18,7 @@ pub const SECOND: u64 = 1000 * MS;
 /// How the threads of a process sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
-    /// Each thread has its own turns, of random lengths.
+    /// Each thread computes and sleeps in turns of its own, of random lengths.
     Random,
     /// All turns are equal, so that threads that start together stay in phase.
     InPhase,
@@ -100,8 +100,8 @@ pub fn node_of(k: &Kernel, cpu: CpuId) -> usize {
     k.machine.topology.cpu(cpu).node.idx()
 }
 
-/// Asserts that no process of several threads is on one node; otherwise a run that ends so would
-/// prove nothing.
+/// Asserts that no process of several threads is on one node. Otherwise, a run that ends with each
+/// process on one node would prove nothing.
 pub fn assert_spread(k: &Kernel) {
     let mut on: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for t in k.tasks.iter().filter(|t| t.name.starts_with("vm-")) {
@@ -124,8 +124,8 @@ pub struct NodeFigures {
 }
 
 impl NodeFigures {
-    /// Returns the smallest, over all processes, of the largest share of one node in the process's
-    /// CPU time, in percent.
+    /// Returns a percentage: the CPU time of a process on its main node, as a part of all CPU time
+    /// of this process, for the process with the smallest such part.
     pub fn together(&self) -> u64 {
         let part = |t: &Vec<u64>| t.iter().max().unwrap() * 100 / t.iter().sum::<u64>().max(1);
         self.time.values().map(part).min().expect("a process")
@@ -133,7 +133,7 @@ impl NodeFigures {
 }
 
 /// Runs until `until`. `grace` is the longest time for which a CPU may be idle beside a waiting
-/// task; None: not checked.
+/// task; with None, `watch` does not check this.
 pub fn watch(k: &mut Kernel, until: u64, grace: Option<u64>) -> NodeFigures {
     let mut seen = NodeFigures::default();
     let mut laws = LawChecker::new(Contract { idle_grace: grace, ..Contract::default() });

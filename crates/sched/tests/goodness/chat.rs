@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The chat benchmark of the thread of 2002, on the first CPUs of its machine: lock contention in
-//! vanilla mode, and the ranking of the schedulers.
+//! The chat benchmark of the mailing-list thread of 2002, on the first CPUs of the thread's
+//! machine: lock contention in vanilla mode, and the ranking of the schedulers.
 
 use scxlab_kernel::Kernel;
 use scxlab_machine::Machine;
@@ -8,7 +8,7 @@ use scxlab_testkit::sim::{attach_shipped, kernel_with_calls};
 
 use crate::{HAMQ, MS, VANILLA};
 
-/// Returns the thread's machine with fewer CPUs, as its boot flag limited it.
+/// Returns the machine of the mailing-list thread with fewer CPUs, to which a boot flag limited it.
 fn p3(cpus: u32) -> Machine {
     let text = include_str!("../../../../machines/p3-8way.toml");
     let text = text.replace("1n8l1c1t", &format!("1n{cpus}l1c1t"));
@@ -37,8 +37,8 @@ fn chat(
     (sent * 1_000 * MS / k.now, waited * 1_000 / (k.now * u64::from(cpus)))
 }
 
-/// The thread reports a ratio of 0.90 for ten rooms on two CPUs, and 2.16 on eight (README, "Beside
-/// the thread").
+/// For ten rooms, the mailing-list thread reports that O(1) is 0.90 times as fast as vanilla on two
+/// CPUs, and 2.16 times on eight (README, "Beside the thread").
 #[test]
 fn o1_gains_nothing_on_two_cpus_and_much_on_eight() {
     for seed in 1..=2 {

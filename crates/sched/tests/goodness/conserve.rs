@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! No CPU is idle beside waiting work, and a lone pair of tasks that wake each other stays on its
-//! CPUs: machines of 1 to 64 CPUs, several seeds and loads, all modes.
+//! CPUs. The tests cover machines of 1 to 64 CPUs, several seeds and loads, and all modes.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
@@ -17,8 +17,8 @@ const MACHINES: [&str; 10] =
 
 /// Returns the longest allowed time from a task's wake-up until it runs: twice the exit latency of
 /// the deepest idle state, plus 130 us for the interrupt, the scan and kernel work on the way.
-/// Outside of hamq one tick is added, because a waker predicted to sleep that does not is only
-/// found out at its next tick (README, "Limits").
+/// In all modes but hamq, one tick is added. There, the scheduler predicts that a waker goes to
+/// sleep; if the waker does not, the scheduler notices at the waker's next tick (README, "Limits").
 fn bound(k: &Kernel, mode: &str) -> u64 {
     let exits = k.machine.costs.idle.iter().map(|state| state.exit_latency_ns);
     let grace = 2 * exits.max().unwrap_or_default() + 130_000;
@@ -55,8 +55,8 @@ fn loads(seed: u64, cpus: u64) -> [String; 6] {
     let mut some = |most: u64| rng.between(1, most);
     let hog = "{ compute = \"1ms\" }";
     let (few, many) = (some(cpus), some(3 * cpus));
-    // Pairs that take turns on one CPU, until the first task wakes the second and continues to
-    // compute.
+    // Pairs of tasks that take turns on one CPU, until the first task wakes the second and
+    // continues to compute.
     let [to, back] = ["to", "back"].map(|pipe| format!("pipe = \"{pipe}{{i}}\", bytes = 4"));
     let work = 100 * some(200);
     let talk = format!(
@@ -112,8 +112,8 @@ fn no_cpu_is_idle_beside_a_waiting_task() {
     assert!(broken.is_empty(), "{} broken:\n{}", broken.len(), broken.join("\n"));
 }
 
-/// A CPU that goes off line hands on its tasks, and may not kick; it still counts as idle after it
-/// has left.
+/// A CPU that goes off line hands on its tasks, and may not kick another CPU. The scheduler still
+/// counts this CPU as idle after it has left.
 #[test]
 fn cpus_that_come_and_go_leave_no_cpu_idle_beside_work() {
     for seed in 1..=8 {
@@ -138,8 +138,8 @@ fn cpus_that_come_and_go_leave_no_cpu_idle_beside_work() {
     }
 }
 
-/// Each of the two tasks may be moved once at the start, and once more when the other's first wait
-/// is short.
+/// The scheduler may move each of the two tasks once at the start, and once more when the first
+/// wait of the other task is short.
 #[test]
 fn a_lone_pair_does_not_wander() {
     for (seed, machine) in (1..).zip(MACHINES) {

@@ -11,8 +11,8 @@ use scxlab_testkit::state::{global, task, task_field};
 
 use crate::{HAMQ, IN_2_4, MODES, MS, VANILLA, attached};
 
-/// Runs until the task's state is Sleeping (`asleep`) or anything else; returns the number of
-/// recalculations so far.
+/// Runs until the task sleeps, or, if `asleep` is false, until the task does not sleep. Returns the
+/// number of recalculations so far.
 fn until(k: &mut Kernel, loaded: &Loaded, name: &str, asleep: bool) -> i64 {
     let end = k.now + 5_000 * MS;
     while (task(k, name).state == TaskState::Sleeping) != asleep {
@@ -22,9 +22,9 @@ fn until(k: &mut Kernel, loaded: &Loaded, name: &str, asleep: bool) -> i64 {
     global(k, loaded, "epochs[0]")
 }
 
-/// One to four hogs, and a sleeper whose number of recalculations slept through is known: 2.5.2
-/// leaves the sleeper's slice alone and gives it that many levels, 2.4 gives it ticks, up to twice
-/// those of its nice value.
+/// One to four hogs run beside a sleeper, and the test counts the recalculations during a sleep.
+/// 2.5.2 leaves the sleeper's slice alone and gives the sleeper one level of priority for each
+/// recalculation. 2.4 gives the sleeper ticks, up to twice the ticks of its nice value.
 #[test]
 fn only_the_runnable_are_recalculated() {
     for seed in 1..=12 {
@@ -92,7 +92,7 @@ fn hogs_share_by_their_slices() {
             let (all, late) = (slices.iter().sum::<u64>(), (slices.len() as u64 - 1) * tick);
             for (i, slice) in slices.iter().enumerate() {
                 let ran = run_ns(&k, &format!("hog-{i}"));
-                // 2 % for a turn that is unfinished when the run ends.
+                // Allow 2 % for a turn that is unfinished when the run ends.
                 let least = 8_000 * MS * slice / (all + late) * 98 / 100;
                 let most = 8_000 * MS * (slice + tick) / (all + tick) * 102 / 100;
                 let about = format!("{mode}, nice {nices:?}: hog-{i} ran {ran}");
