@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The engine that runs the guest: the processor itself (KVM), or QEMU's translator (TCG).
 //!
-//! Owns: the test whether KVM really works. Does not: know QEMU's options for either.
+//! Owns: the test whether KVM really works. Does not: know QEMU's options for the engines.
 //!
 //! The presence of `/dev/kvm` says little: it may be closed to this user, or belong to a nested
 //! hypervisor that interprets instructions which it cannot run, fails on unknown ones, or never
-//! returns. The probe therefore makes QEMU run a few instructions with it, under a time limit. It
-//! uses a process, because a process can be killed, whereas a thread would stay and spin.
+//! returns. The probe therefore makes QEMU run a few instructions with KVM, under a time limit. The
+//! probe uses a process, because a process can be killed, whereas a thread would stay and spin.
 
 use std::fmt;
 use std::time::Duration;

@@ -24,11 +24,11 @@ use crate::protocol::{FrameError, Kind, Ready};
 use crate::qemu::{self, Command};
 use crate::shape::{self, Shape};
 
-/// Default memory of every guest, and in addition for each CPU.
+/// Default memory of every guest, and the memory that is added for each CPU.
 const MEMORY_MIB: u64 = 768;
 const MEMORY_PER_CPU_MIB: u64 = 48;
-/// Memory that the kernel takes before init runs, and in addition for each CPU; measured with
-/// Debian's kernel and rounded up.
+/// Memory that the kernel takes before init runs, and the memory that it takes in addition for each
+/// CPU; measured with Debian's kernel and rounded up.
 const MEMORY_MIN_MIB: u64 = 224;
 const MEMORY_MIN_PER_CPU_MIB: u64 = 4;
 /// Least memory of each node.
@@ -37,7 +37,7 @@ const NODE_MIN_MIB: u64 = 32;
 const KVM_BOOT_PATIENCE: Duration = Duration::from_secs(30);
 /// Interval at which the caller's cancel flag is checked.
 const CANCEL_POLL: Duration = Duration::from_millis(50);
-/// Time for QEMU to exit after its guest ended, before it is killed.
+/// Time that QEMU has to exit after its guest ended, before this process kills it.
 const END_PATIENCE: Duration = Duration::from_secs(3);
 
 /// A file for the guest.
@@ -135,8 +135,8 @@ pub struct Outcome {
     pub engine: Engine,
     /// Notes for the user, such as why KVM was not used.
     pub notes: Vec<String>,
-    /// The guest's CPU numbers, indexed by the machine's; the same numbers if the machine is
-    /// numbered as QEMU does.
+    /// The guest's CPU numbers, indexed by the machine's CPU numbers. Both are equal if the machine
+    /// numbers its CPUs as QEMU does.
     pub guest_cpus: Vec<u32>,
     /// Size of the initramfs in bytes.
     pub initramfs_bytes: usize,
@@ -177,8 +177,8 @@ pub fn boot(spec: &VmSpec<'_>) -> Result<Outcome, VmError> {
     }
     let guest = Prepared { spec, program, shape, initramfs, memory_mib };
     let (ran, engine) = match guest.run(engine) {
-        // The probe is small and a kernel is large: a failure before the guest's first frame may be
-        // KVM's.
+        // The probe runs few instructions and a kernel runs many, so KVM may be the cause of a
+        // failure before the guest's first frame.
         Err(Failed { why, phase: BOOTING })
             if spec.accel == Accel::Auto && engine == Engine::Kvm && !why.is_cancel() =>
         {
@@ -200,7 +200,7 @@ pub fn boot(spec: &VmSpec<'_>) -> Result<Outcome, VmError> {
     })
 }
 
-/// A guest with all its inputs, ready to run under either engine.
+/// A guest with all its inputs, ready to run under any engine.
 struct Prepared<'a> {
     spec: &'a VmSpec<'a>,
     program: PathBuf,
@@ -322,7 +322,7 @@ impl GuestMonitor<'_> {
     /// Ends QEMU and returns why there is no result.
     fn failure(mut self, stop: Stop, phase: &'static str) -> Failed {
         let patience = match stop {
-            // The kernel's log may still be on its way, and a panic may be the cause.
+            // The kernel's log may still be on its way, and may show a panic as the cause.
             Stop::Ended | Stop::Broken(_) => END_PATIENCE,
             _ => Duration::ZERO,
         };
@@ -331,7 +331,7 @@ impl GuestMonitor<'_> {
         let stderr = self.qemu.stderr();
         let why = match stop {
             Stop::Cancelled => VmError::Cancelled { phase, console },
-            // Checked at the deadline too: a panicking kernel may hang on its way out.
+            // Look for a panic at the deadline too: a panicking kernel may hang on its way out.
             _ if console.has_panic() => VmError::Panicked { hint: self.hint(&console), console },
             Stop::Deadline => VmError::Deadline { phase, after: self.deadline(phase), console },
             Stop::Frame(_, payload) => {
@@ -390,8 +390,8 @@ fn memory_mib(
     Ok(asked_mib.next_multiple_of(nodes))
 }
 
-/// Refuses a guest that needs more than the available memory. If the host does not report it, QEMU
-/// finds out.
+/// Refuses a guest that needs more than the host's available memory. If the host does not report
+/// this memory, the guest is not refused, and QEMU fails if the memory is too little.
 fn check_host_memory(needed_mib: u64) -> Result<(), VmError> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     match available_mib(&meminfo) {

@@ -55,7 +55,7 @@ pub enum ClosureError {
     /// A required library does not exist on this host.
     #[error("{path} needs {library}, which is not on this host")]
     Missing {
-        /// The file that needs it.
+        /// The file that needs the library.
         path: PathBuf,
         /// The library's name.
         library: String,
@@ -92,7 +92,8 @@ impl Closure {
         self.program_or_script(path, SCRIPTS_MAX)
     }
 
-    /// Adds the files that an executable needs, but not the executable: `data`, found at `path`.
+    /// Adds the files that an executable needs, but not the executable itself. `data` is the
+    /// executable's contents, found at `path`.
     pub fn needs_of(&mut self, path: &Path, data: &[u8]) -> Result<(), ClosureError> {
         let form = |why| ClosureError::Form { path: path.to_owned(), why };
         let wants = elf::wants(data).map_err(form)?;
@@ -130,12 +131,13 @@ impl Closure {
             return Ok(());
         }
         let data = read(path)?;
-        // Inserted before the libraries that it needs, because libraries may need each other.
+        // Insert this library before the libraries that it needs, because they may need it in turn.
         self.files.insert(name, data.clone());
         self.needs_of(path, &data)
     }
 
-    /// Searches in the loader's order, without the directories from the user's environment.
+    /// Searches for a library in the loader's order, but not in directories from the user's
+    /// environment.
     fn find(&self, user: &Path, run_path: &[String], name: &str) -> Option<PathBuf> {
         if name.contains('/') {
             return Some(PathBuf::from(name)).filter(|path| path.exists());

@@ -39,7 +39,7 @@ struct Entry<'a> {
 }
 
 impl Archive {
-    /// Adds a directory and those above it, unless they exist.
+    /// Adds a directory and the directories above it, unless they exist.
     pub fn dir(&mut self, path: &str) -> Result<(), EntryError> {
         let path = inner(path)?;
         self.parents(path);

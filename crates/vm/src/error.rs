@@ -108,7 +108,7 @@ pub enum VmError {
         /// Architecture that this executable is built for.
         arch: &'static str,
     },
-    /// QEMU cannot emulate such a machine.
+    /// QEMU cannot emulate the requested machine.
     #[error("QEMU cannot have this machine: {0}")]
     Shape(#[from] ShapeError),
     /// The requested memory is too little for the kernel, the files in the initramfs and the CPUs.
@@ -119,7 +119,7 @@ pub enum VmError {
         /// Least memory that suffices.
         needed_mib: u64,
     },
-    /// The host would swap or kill processes.
+    /// The host has too little memory for the guest: the host would swap or kill processes.
     #[error(
         "the guest takes {needed_mib} MiB of memory (with QEMU's own), and only {available_mib} MiB are available: \
          free some, or ask for less or for fewer CPUs"
@@ -163,7 +163,7 @@ pub enum VmError {
         status: String,
         /// The end of QEMU's messages.
         stderr: String,
-        /// The console until then.
+        /// The console until QEMU exited.
         console: Console,
     },
     /// The guest's kernel panicked.

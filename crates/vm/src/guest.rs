@@ -5,8 +5,9 @@
 //! the program's task.
 //!
 //! ```text
-//! pid 1   enter: mount, open the port, fork --> reap until the program ends; ended without a result: say so; off
-//! pid 2                                   '--> compare the machine, say Ready, return to the caller --> finish; the host ends us
+//! pid 1   enter: mount, open the port, fork --> reap until the program ends; ended without a
+//! result: say so; off pid 2                                   '--> compare the machine, say Ready,
+//! return to the caller --> finish; the host ends us
 //! ```
 //!
 //! The program is not pid 1, so that it can wait for its own children, and so that its death does
@@ -75,7 +76,8 @@ impl Guest {
         &self.args
     }
 
-    /// Reads a file of the caller's, or any other.
+    /// Reads a file of the guest, either one that the caller of [`crate::boot()`] gave or any
+    /// other.
     pub fn file(&self, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
         std::fs::read(path)
     }
@@ -106,8 +108,8 @@ impl SysfsReader for Sys {
     }
 }
 
-/// Runs in the program's process: reads the host's files, and reports to the host that the guest is
-/// up.
+/// Runs in the program's process: reads the files that the host put into the initramfs, and reports
+/// to the host that the guest is up.
 fn begin(mut port: &File) -> Result<(Vec<String>, Vec<u32>), String> {
     setsid().map_err(|why| format!("a session: {why}"))?;
     let read = |path: &str| std::fs::read_to_string(path).map_err(|why| format!("{path}: {why}"));

@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::error::VmError;
 
-/// Bytes read to find the header of either form.
+/// Number of bytes that `check` reads to find the header of a bzImage or of an ELF file.
 const HEAD_BYTES: u64 = 4096;
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
@@ -26,10 +26,10 @@ const PAYLOAD_BYTES_MAX: u64 = 1 << 30;
 /// Why a file is not a bootable kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ImageError {
-    /// The file is of another kind.
+    /// The file is neither a bzImage nor an ELF kernel that boots through PVH.
     #[error("it is no kernel image that QEMU boots (a bzImage, or vmlinux built with CONFIG_PVH)")]
     Form,
-    /// The payload is damaged, according to the image's own header.
+    /// The payload is not where the image's header says, cannot be unpacked, or is no ELF file.
     #[error("its payload is damaged: {0}")]
     Payload(String),
     /// The payload is not packed with Zstandard.
@@ -134,7 +134,7 @@ fn find(data: &[u8], text: &[u8]) -> Option<usize> {
 fn banner_release(vmlinux: &[u8]) -> Option<String> {
     const BANNER: &[u8] = b"Linux version ";
     let mut rest = vmlinux;
-    // The words also occur elsewhere, before text that is no number.
+    // The words of the banner also occur elsewhere in the kernel, before text that is no number.
     while let Some(at) = find(rest, BANNER) {
         rest = &rest[at + BANNER.len()..];
         if rest.first().is_some_and(u8::is_ascii_digit) {
@@ -161,7 +161,7 @@ impl BzHeader {
         if !is_one || word(0x206)? < 0x208 {
             return None;
         }
-        // Zero stands for four, as in the first boot loaders.
+        // Zero setup sectors stand for four, as in the first boot loaders.
         let setup_sectors = match data[0x1f1] {
             0 => 4,
             n => usize::from(n),

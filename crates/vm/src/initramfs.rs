@@ -5,8 +5,9 @@
 //! Owns: the paths in the archive. Does not: touch a disk; the archive is built in memory.
 //!
 //! ```text
-//! /init          this executable, its loaded part         /dev/console   for messages from the first one on
-//! /lib...        its loader and libraries                 /scxlab/*      what the guest side reads, see below
+//! /init          this executable, its loaded part         /dev/console   for messages from the
+//! first one on /lib...        its loader and libraries                 /scxlab/*      what the
+//! guest side reads, see below
 //! ```
 
 use std::path::Path;
@@ -44,7 +45,7 @@ pub(crate) struct Contents<'a> {
 pub(crate) fn build(contents: &Contents<'_>) -> Result<Vec<u8>, VmError> {
     let own = Path::new("/proc/self/exe");
     let read = |why| ClosureError::Read { path: own.to_owned(), why };
-    // The real path, because libraries may be found relative to it.
+    // Take this executable's real path, because libraries may be found relative to it.
     let own_path = std::fs::read_link(own).map_err(read)?;
     let own_data = std::fs::read(own).map_err(read)?;
     let form = |why| ClosureError::Form { path: own_path.clone(), why };

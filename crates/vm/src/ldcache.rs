@@ -15,10 +15,10 @@ const ELF_LIBC6: u32 = 3;
 /// Second byte of an entry's flags: the machine that the library is for.
 const MACHINE: u32 = if cfg!(target_arch = "aarch64") { 0x0a } else { 0x03 };
 
-/// Returns paths by library name. An unreadable cache counts as empty, because directories are
-/// searched after it.
+/// Returns paths by library name. An unreadable cache counts as empty, because the caller searches
+/// directories afterwards.
 pub(crate) fn parse(data: &[u8]) -> BTreeMap<String, String> {
-    // An older form may come first, with this one appended.
+    // The file may begin with a cache in an older form, with the cache in this form appended.
     let Some(start) = data.windows(MAGIC.len()).position(|window| window == MAGIC) else {
         return BTreeMap::new();
     };

@@ -83,7 +83,7 @@ impl Launch {
     pub fn start(self, program: &Path, args: &[String]) -> Result<Qemu, VmError> {
         let inherited = [self.initramfs_fd(), self.console_fd(), self.result_fd()];
         let (child, stderr) = spawn(program, args, inherited)?;
-        // QEMU's ends are dropped here, so that the streams end when QEMU does.
+        // This process drops its copies of QEMU's ends here, so that the streams end with QEMU.
         let Launch { console: (console, _), result: (mut result, _), .. } = self;
         let (sender, frames) = channel();
         let receive = move || {
@@ -253,7 +253,8 @@ fn lock(bytes: &Mutex<Vec<u8>>) -> std::sync::MutexGuard<'_, Vec<u8>> {
     bytes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Appends; beyond twice the bound, cuts down to the bound, so that cuts are rare.
+/// Appends `more`. Cuts the bytes down to the bound only once they exceed twice the bound, so that
+/// cuts are rare.
 fn keep_end(bytes: &mut Vec<u8>, more: &[u8], bytes_max: usize) {
     bytes.extend_from_slice(more);
     if bytes.len() > 2 * bytes_max {
@@ -261,11 +262,11 @@ fn keep_end(bytes: &mut Vec<u8>, more: &[u8], bytes_max: usize) {
     }
 }
 
-/// Runs in the child: makes it die with its parent, and keeps the descriptors that are named to
-/// QEMU open.
+/// Runs in the child: makes the child die with its parent, and keeps the descriptors open that
+/// QEMU's arguments name.
 fn prepare_child(inherited: &[RawFd], parent: u32) -> io::Result<()> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // The parent may have died before that call.
+    // The parent may have died before the call of `set_pdeathsig`.
     if getppid().as_raw() as u32 != parent {
         return Err(io::ErrorKind::Interrupted.into());
     }
@@ -295,8 +296,8 @@ fn host(what: &'static str) -> impl Fn(io::Error) -> VmError {
 mod tests {
     use super::*;
 
-    /// Starts a shell in QEMU's place, which plays the guest. Not sh: some versions allow only
-    /// single-digit descriptors.
+    /// Starts a shell in QEMU's place, which plays the guest. The shell is bash, because some
+    /// versions of sh allow only single-digit descriptors.
     fn shell(script: &str) -> Qemu {
         let launch = Launch::new(b"archive").unwrap();
         let fds = [launch.initramfs_fd(), launch.console_fd(), launch.result_fd()];

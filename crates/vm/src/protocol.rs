@@ -15,7 +15,8 @@ use std::io::{self, Read, Write};
 use scxlab_machine::hash::StableHash;
 use thiserror::Error;
 
-/// Changes when the format changes incompatibly. Both sides are normally the same executable.
+/// First bytes of a frame. They change when the format changes incompatibly; both sides are
+/// normally the same executable.
 const MAGIC: [u8; 4] = *b"sxv1";
 const HEADER_BYTES: usize = 4 + 1 + 8 + 8;
 /// Bound on the length of a payload, in bytes; a larger length means a damaged header.

@@ -10,7 +10,7 @@ use crate::shape::Shape;
 
 pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
 pub(crate) const PACKAGE: &str = "qemu-system-x86";
-/// Path of the same program in Red Hat's family, which is not in PATH.
+/// Path of the emulator in Red Hat's distributions, where it is not in PATH.
 const ELSEWHERE: &str = "/usr/libexec/qemu-kvm";
 
 /// Name of the result port, by which the guest finds it.
@@ -21,7 +21,7 @@ pub(crate) const MARKER: &str = "SCXLAB_VM";
 /// Host memory that QEMU itself takes besides the guest's: its code, the devices, the translated
 /// code.
 pub(crate) const OWN_MIB: u64 = 384;
-/// Part of this for translated code; QEMU's default is a gigabyte.
+/// Part of `OWN_MIB` for translated code; QEMU's default is a gigabyte.
 const TRANSLATED_MIB: u64 = 256;
 
 /// Binary logarithm of the ns per instruction of a guest whose time is counted: 2 ns. All CPUs
@@ -99,7 +99,7 @@ impl Command<'_> {
         add("-serial", "chardev:console".to_owned());
         add("-chardev", format!("socket,id=result,fd={}", self.result_fd));
         add("-device", "virtio-serial-pci".to_owned());
-        // Not -nographic, with which the firmware would write to the console.
+        // `-nographic` would make the firmware write to the console.
         add("-display", "none".to_owned());
         add("-device", format!("virtserialport,chardev=result,name={PORT}"));
         // No default devices and no user configuration; a reboot after a panic ends QEMU.
@@ -189,7 +189,7 @@ impl Command<'_> {
             // Timer interrupts come late on a busy host, and the kernel's check for them ends in a
             // panic.
             words.push("no_timer_check".to_owned());
-            // CPUs wait for the host, so a grace period may take long.
+            // CPUs wait for the host, so an RCU grace period may take long; that is no stall.
             words.push("rcupdate.rcu_cpu_stall_suppress=1".to_owned());
         }
         words.push(self.kernel_args.to_owned());

@@ -8,7 +8,7 @@
 //! CACHE/kernel/RELEASE/image     the kernel, unpacked if we can: it boots faster
 //! CACHE/kernel/RELEASE/hash      of the image, compared whenever it is used
 //! CACHE/kernel/current           the release that `find` returns; replaced in one step, last
-//! CACHE/kernel/.new-PID          one that is being prepared
+//! CACHE/kernel/.new-PID          a kernel that is being prepared
 //! ```
 
 mod apt;
@@ -76,7 +76,7 @@ pub enum SetupError {
         /// The checksum in the index.
         found: String,
     },
-    /// The kernel is Debian's, and its tools are needed to fetch it.
+    /// The kernel is Debian's, and fetching it needs Debian's tools.
     #[error(
         "preparing a kernel needs Debian's {tool}, which is not installed: name a kernel with sched_ext and BTF by --kernel"
     )]
@@ -140,8 +140,8 @@ pub fn find(cache: &Path) -> Result<Option<Kernel>, SetupError> {
     Ok(Some(Kernel { image, release, config }))
 }
 
-/// Finds the newest kernel that Debian has backported, fetches, checks and keeps it. Calls `say` at
-/// each step.
+/// Fetches a kernel that Debian has backported, checks it and keeps it: the pinned version, or the
+/// newest if Debian no longer has that version. Calls `say` at each step.
 pub fn prepare(cache: &Path, say: &mut dyn FnMut(&str)) -> Result<Kernel, SetupError> {
     let work = Work::new(cache)?;
     let (image, config) = apt::fetch(&work.dir, say)?;
@@ -149,7 +149,7 @@ pub fn prepare(cache: &Path, say: &mut dyn FnMut(&str)) -> Result<Kernel, SetupE
     adopt(cache, &image, config.as_deref())
 }
 
-/// Keeps a copy of an existing image, as if it had been prepared.
+/// Keeps a copy of an existing image, as if `prepare` had fetched it.
 pub fn adopt(cache: &Path, image: &Path, config: Option<&Path>) -> Result<Kernel, SetupError> {
     image::check(image)?;
     let facts = image::inspect(image)?;
@@ -184,8 +184,8 @@ pub fn adopt(cache: &Path, image: &Path, config: Option<&Path>) -> Result<Kernel
     Ok(Kernel { image, release, config })
 }
 
-/// A directory that is removed when this is dropped. One that a killed process left is removed by
-/// the next setup.
+/// A working directory, which is removed when this value is dropped. If a killed process left such
+/// a directory, the next setup removes it.
 struct Work {
     dir: PathBuf,
 }
@@ -198,7 +198,7 @@ impl Work {
         };
         make(&base)?;
         remove_abandoned(&base);
-        // One process may have several such directories.
+        // One process may have several working directories.
         let free = |n: &u32| !base.join(work_name(*n)).exists();
         let dir = base.join(work_name((0..).find(free).expect("one of four billion is free")));
         make(&dir)?;
@@ -208,7 +208,7 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // A directory that cannot be removed now is removed by the next setup.
+        // If the directory cannot be removed now, the next setup removes it.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }

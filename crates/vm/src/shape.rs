@@ -4,8 +4,8 @@
 //!
 //! Owns: the set of machines that QEMU can emulate, the numbering of the guest's CPUs, and the
 //! comparison.
-//! Does not: spell QEMU's options (see `qemu.rs`) or carry sizes: QEMU's own apply to caches and
-//! memory.
+//! Does not: spell QEMU's options (see `qemu.rs`), or pass on the sizes of caches and memory: the
+//! guest has QEMU's own.
 //!
 //! ```text
 //! ours        QEMU          the kernel takes it from
@@ -15,8 +15,8 @@
 //! CPU         thread
 //! ```
 //!
-//! Dies inside sockets would describe the same, but QEMU 10 fails an assertion when Linux 7.3
-//! queries them.
+//! Dies inside sockets would describe the same topology, but QEMU 10 fails an assertion when Linux
+//! 7.3 queries them.
 //!
 //! QEMU numbers threads first, then cores and sockets, and has the same number of cores and threads
 //! everywhere. A machine that is as regular but numbered differently gets a map from its CPUs to
@@ -27,13 +27,13 @@ use thiserror::Error;
 
 /// QEMU's limit on nodes.
 const NODES_MAX: usize = 128;
-/// Number of APIC ids: they are bytes without x2APIC, and the last one is the broadcast.
+/// Number of APIC ids: without x2APIC, an id is a byte, and the last id addresses all CPUs.
 const APIC_IDS_MAX: u64 = 255;
 
 /// Why QEMU cannot emulate a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ShapeError {
-    /// All of QEMU's CPUs have the same capacity.
+    /// The machine has a slower CPU, and all of QEMU's CPUs have the same capacity.
     #[error("CPU {cpu} has capacity {capacity}, and QEMU has no slower CPUs (all must have 1024)")]
     Capacity {
         /// The first slower CPU.
@@ -41,7 +41,8 @@ pub enum ShapeError {
         /// Its capacity.
         capacity: u32,
     },
-    /// QEMU has one number of parts per level.
+    /// Two LLCs have different numbers of cores, or two cores different numbers of CPUs. QEMU has
+    /// one number for all LLCs and one for all cores.
     #[error(
         "{what} {index} has {has} {parts}, another has {other}; QEMU needs the same number everywhere"
     )]
@@ -54,7 +55,7 @@ pub enum ShapeError {
         has: usize,
         /// "cores" or "CPUs".
         parts: &'static str,
-        /// The number of parts of the first one.
+        /// The number of parts of the first core or LLC.
         other: usize,
     },
     /// More nodes than QEMU supports.
@@ -89,7 +90,7 @@ pub(crate) struct Shape {
     pub node_cpus: Vec<(usize, usize)>,
     /// Indexed by node: the distance to each node.
     pub distances: Vec<Vec<u32>>,
-    /// The guest's CPU numbers, indexed by the machine's.
+    /// The guest's CPU numbers, indexed by the machine's CPU numbers.
     pub guest_cpus: Vec<u32>,
 }
 

@@ -214,7 +214,7 @@ fn cancel_stops(kernel: &Path) {
         });
         boot(&spec).unwrap_err()
     });
-    // Not `Deadline`, which is far away.
+    // The error is not `Deadline`, because the deadline is far away.
     assert!(matches!(why, VmError::Cancelled { .. }), "{why}");
     eprintln!("boot: a raised flag stops it");
 }

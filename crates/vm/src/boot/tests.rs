@@ -43,7 +43,7 @@ fn the_hosts_memory_is_read() {
 fn bad_input_is_refused_before_anything_starts() {
     let machine = machine("2c");
     let nothing = VmSpec::new(&machine, Path::new("/nonexistent/kernel"));
-    // Without QEMU, that is the first error.
+    // If the host has no QEMU, the first error is that QEMU is missing.
     let refused = boot(&nothing).unwrap_err();
     assert!(matches!(refused, VmError::NoKernel { .. } | VmError::NoQemu { .. }), "{refused}");
     let wide = VmSpec::new(&machine, Path::new("/proc/self/exe"));

@@ -97,7 +97,7 @@ fn find_port() -> io::Result<Option<PathBuf>> {
     };
     for port in ports {
         let port = port?;
-        // A port has no name until the host has sent it.
+        // A port has no name until the host has sent the name.
         let name = std::fs::read_to_string(port.path().join("name")).unwrap_or_default();
         let device = Path::new("/dev").join(port.file_name());
         if name.trim() == PORT && device.exists() {
@@ -108,8 +108,8 @@ fn find_port() -> io::Result<Option<PathBuf>> {
 }
 
 fn mount_at(kind: &str, place: &str) -> io::Result<()> {
-    // The kernel makes the mount points in its own file systems; those in the initramfs may be
-    // missing.
+    // The kernel makes the mount points in its own file systems; mount points in the initramfs may
+    // be missing.
     if let Err(why) = std::fs::create_dir_all(place)
         && !Path::new(place).is_dir()
     {

@@ -6,8 +6,8 @@
 //! signatures with the system's keys. `tools/kernel-objects.sh` does the same for the kernel's
 //! source.
 //!
-//! The kernel is the one that this build of scxlab was tested with. Debian keeps one version at a
-//! time; once that version is gone, the newest is taken instead, with a message.
+//! The kernel is the version that this build of scxlab was tested with. Debian keeps one version at
+//! a time; once the tested version is gone, `fetch` takes the newest instead and says so.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -160,8 +160,8 @@ impl<'a> Apt<'a> {
         release_of(&text).ok_or_else(missing)
     }
 
-    /// Returns the package with the image, under its newer name or under the one that all older
-    /// kernels use.
+    /// Returns the name of the package with the image. Newer kernels have another name for it than
+    /// older kernels.
     fn package(&self, release: &str) -> String {
         let newer = format!("linux-binary-{release}");
         if self.has(&newer) { newer } else { format!("linux-image-{release}") }
@@ -227,7 +227,7 @@ fn mirror() -> Result<String, SetupError> {
     let format = ["--format", "$(ORIGIN) $(RELEASE) $(REPO_URI)", "Created-By: Packages"];
     let mut command = Command::new("apt-get");
     let known = run("apt-get indextargets", command.arg("indextargets").args(format));
-    // Before its first update apt knows no origins, and the sources files are read instead.
+    // Before its first update, apt knows no origins, so read the sources files instead.
     let from_files = || mirror_of_sources(&sources_files());
     known
         .ok()
@@ -286,10 +286,10 @@ fn is_in_path(tool: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(tool).is_file())
 }
 
-/// Runs a tool quietly; its output is shown if it fails.
+/// Runs a tool quietly. If the tool fails, the error contains the end of its output.
 fn run(what: &str, command: &mut Command) -> Result<String, SetupError> {
     let failed = |said: String| SetupError::Step { what: what.to_owned(), said };
-    // English output: no messages are compared, but the lists that are parsed must be in English.
+    // Make the tool speak English: its messages are only shown, but the callers parse its lists.
     command.env("LC_ALL", "C").stdin(std::process::Stdio::null());
     let Output { status, stdout, stderr } =
         command.output().map_err(|why| failed(why.to_string()))?;

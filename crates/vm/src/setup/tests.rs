@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 use super::*;
 
-/// Returns a bzImage of that release whose payload no test reads.
+/// Returns a bzImage of the given release, with a payload that no test reads.
 fn image(release: &str) -> Vec<u8> {
     let mut data = vec![0; 1024];
     data[0x1f1] = 1;
