@@ -2,9 +2,9 @@
 //! Compares the event queue with `std::collections::BinaryHeap` on the same sequence of pushes and
 //! pops.
 //!
-//! Uses the hold model: the queue keeps its length, and every popped event pushes one a random time
-//! later, as a simulation does. Prints nanoseconds per pop and push, the best of several rounds
-//! taken in turn.
+//! Uses the hold model: the queue keeps its length, and every pop is followed by the push of an
+//! event a random time later, as in a simulation. The rounds of the two queues alternate. Prints
+//! nanoseconds per pop and push, the best of all rounds.
 
 #![allow(clippy::disallowed_types, reason = "a benchmark is about the clock")]
 

@@ -292,8 +292,8 @@ impl CostTable {
         Ratio { num: den * LOCAL_DISTANCE + (num - den) * steps, den: den * LOCAL_DISTANCE }
     }
 
-    /// Returns the idle state for an expected idle time: the deepest whose minimum residency is not
-    /// longer.
+    /// Returns the idle state for an expected idle time: the deepest state whose minimum residency
+    /// is not longer than this time.
     pub fn idle_state(&self, expected_idle_ns: Nanos) -> &IdleState {
         let deep_enough = |state: &&IdleState| state.min_residency_ns <= expected_idle_ns;
         self.idle.iter().rev().find(deep_enough).unwrap_or(&self.idle[0])

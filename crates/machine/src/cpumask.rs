@@ -30,7 +30,7 @@ impl CpuMask {
         mask
     }
 
-    /// Returns the set of the given CPUs. Drops those at or past `nr_cpus` rounded up to a word.
+    /// Returns the set of the given CPUs. Drops CPUs at or past `nr_cpus` rounded up to a word.
     pub fn of(nr_cpus: usize, cpus: impl IntoIterator<Item = CpuId>) -> Self {
         let mut mask = Self::new(nr_cpus);
         cpus.into_iter().for_each(|cpu| set(&mut mask.words, cpu));
@@ -77,13 +77,13 @@ impl std::ops::DerefMut for CpuMask {
     }
 }
 
-/// Whether `cpu` is in the set. False for a CPU past its end.
+/// Whether `cpu` is in the set. False for a CPU past the set's end.
 #[inline]
 pub fn test(words: &[u64], cpu: CpuId) -> bool {
     words.get(cpu.idx() / 64).is_some_and(|w| w >> (cpu.0 % 64) & 1 != 0)
 }
 
-/// Adds `cpu`. Does nothing past the end.
+/// Adds `cpu`. Does nothing for a CPU past the set's end.
 #[inline]
 pub fn set(words: &mut [u64], cpu: CpuId) {
     if let Some(w) = words.get_mut(cpu.idx() / 64) {
@@ -91,7 +91,7 @@ pub fn set(words: &mut [u64], cpu: CpuId) {
     }
 }
 
-/// Removes `cpu`. Does nothing past the end.
+/// Removes `cpu`. Does nothing for a CPU past the set's end.
 #[inline]
 pub fn clear(words: &mut [u64], cpu: CpuId) {
     if let Some(w) = words.get_mut(cpu.idx() / 64) {

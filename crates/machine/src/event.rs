@@ -5,10 +5,10 @@
 //! Does not: cancel events (an event carries a generation and its receiver drops a stale one); know
 //! the current time.
 //!
-//! The queue has two parts. *Lanes*: most events are pushed at a nearly constant distance (ticks,
-//! sleeps of one length, slices), so the events of one kind are pushed nearly in order. A sorted
-//! ring takes and returns them in a few instructions, independent of their number. The first lanes
-//! are for the most frequent kinds (`heads.rs`).
+//! The queue has two parts. *Lanes*: the caller pushes most events for a time at a nearly constant
+//! distance (ticks, sleeps of one length, slices), so it pushes the events of one kind nearly in
+//! order. A lane, a sorted ring, takes and returns them in a few instructions, independent of their
+//! number. The first lanes are for the most frequent kinds (`heads.rs`).
 //! *Heap*: events that are out of order by more than a few places, or belong to no lane, go to a
 //! 4-ary heap whose hole moves to the bottom first. `benches/event_queue.rs` compares the heap with
 //! `std::collections::BinaryHeap` on equal keys. With 1,000 events or more it took 0.4 to 0.9 of
@@ -33,7 +33,7 @@ pub const LANES: usize = 5;
 /// Part number of the heap; the lanes are parts 0 to LANES - 1.
 const HEAP: usize = LANES;
 
-/// Low bits of a sequence number that hold the event's part.
+/// Number of low bits of a sequence number that hold the event's part.
 const PART_BITS: u32 = 3;
 
 const _: () = assert!(HEAP < (1 << PART_BITS) - 1, "no part is that of NEVER");
@@ -41,13 +41,10 @@ const _: () = assert!(HEAP < (1 << PART_BITS) - 1, "no part is that of NEVER");
 /// Events of type `T`, taken out in order of (time, sequence number).
 ///
 /// ```
-/// use scxlab_machine::EventQueue;
-/// let mut queue = EventQueue::new();
-/// queue.push(20, "b");
-/// queue.push(10, "a");
-/// queue.push(20, "c");
-/// let order: Vec<_> = std::iter::from_fn(|| queue.pop().copied()).map(|e| (e.time, e.what)).collect();
-/// assert_eq!(order, [(10, "a"), (20, "b"), (20, "c")]);
+/// use scxlab_machine::EventQueue; let mut queue = EventQueue::new(); queue.push(20, "b");
+/// queue.push(10, "a"); queue.push(20, "c"); let order: Vec<_> = std::iter::from_fn(||
+/// queue.pop().copied()).map(|e| (e.time, e.what)).collect(); assert_eq!(order, [(10, "a"), (20,
+/// "b"), (20, "c")]);
 /// ```
 #[derive(Clone, Debug)]
 pub struct EventQueue<T> {
@@ -80,7 +77,7 @@ impl<T> QueuedEvent<T> {
     }
 }
 
-/// Returns the part that holds the event with this key. For `NEVER` it is no valid part.
+/// Returns the part that holds the event with this key. For `NEVER`, the result is no valid part.
 #[inline]
 fn part_of(key: u128) -> usize {
     key as usize & ((1 << PART_BITS) - 1)
@@ -143,7 +140,7 @@ impl<T: Copy + Default> EventQueue<T> {
     #[inline(never)]
     fn sort_last(&mut self, lane: usize) {
         match self.lanes[lane].sort_last() {
-            // The number names the lane as the event's part, so it must be changed to the heap.
+            // The sequence number names the lane as the event's part: change it to name the heap.
             Err(QueuedEvent { time, seq, what }) => {
                 self.push_with_seq(time, seq - lane as u64 + HEAP as u64, what);
             }
@@ -217,8 +214,8 @@ impl<T: Copy + Default> EventQueue<T> {
     }
 
     /// Pushes an event onto the heap. Most events are later than their parent and stay where they
-    /// are first written. Inlined by force, so that they are written there field by field: copying
-    /// fields just stored would make the CPU wait.
+    /// are first written. The function is inlined by force, so that the compiler writes an event to
+    /// this place field by field: copying fields just stored would make the CPU wait.
     #[inline(always)]
     fn push_with_seq(&mut self, time: Nanos, seq: u64, what: T) {
         let hole = self.heap.len();
@@ -230,8 +227,8 @@ impl<T: Copy + Default> EventQueue<T> {
     }
 
     /// Places `event` after the root was removed. The hole first moves all the way down along the
-    /// smallest children, without a comparison with `event`: it was a leaf, so it nearly always
-    /// belongs near the bottom again.
+    /// smallest children, without a comparison with `event`: `event` was a leaf, so it nearly
+    /// always belongs near the bottom again.
     #[inline]
     fn sift_down(&mut self, event: QueuedEvent<T>) {
         let heap = &mut self.heap[..];

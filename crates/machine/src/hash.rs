@@ -66,8 +66,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Checks values that files of earlier versions contain; a change here would break every stored
-    /// hash and seed. A second implementation computed them.
+    /// Checks values that files of earlier versions contain; a change of the hash would break every
+    /// stored hash and seed. A second implementation computed the values.
     #[test]
     fn values_never_change() {
         assert_eq!(StableHash::new(0).finish(), 0x6885_0ac7_4e2e_5a26);

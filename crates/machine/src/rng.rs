@@ -49,7 +49,8 @@ impl Stream {
 
     /// Returns a number in `0..n`, each equally likely; 0 if `n` is 0.
     ///
-    /// Lemire's method: the high half of `x * n`, redrawn if the low half falls in the biased part.
+    /// Lemire's method: the result is the high half of `x * n` for a random word `x`. If the low
+    /// half falls in the biased part, another word is drawn.
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
         let mut wide = u128::from(self.next_u64()) * u128::from(n);

@@ -142,7 +142,8 @@ impl Topology {
     /// Returns the position of `cpu`.
     ///
     /// # Panics
-    /// If there is no such CPU. All queries by id do so, because ids come from this topology.
+    /// If there is no such CPU. All queries by id panic for an unknown id, because ids come from
+    /// this topology.
     #[inline]
     pub fn cpu(&self, cpu: CpuId) -> &CpuInfo {
         &self.cpus[cpu.idx()]

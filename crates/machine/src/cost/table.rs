@@ -6,11 +6,10 @@
 //! Does not: name constants. The declaration in `cost.rs` is the only list.
 //!
 //! ```toml
-//! [sched.context_switch]
-//! value = 600                       # or { smt = .., core = .., llc = .., node = .. } or { num = .., den = .. }
-//! unit = "ns"                       # must be the constant's own unit: it is there for the reader
-//! source = "lat_ctx, ..."           # or "estimate: why"
-//! note = "optional"
+//! [sched.context_switch] value = 600                       # or { smt = .., core = .., llc = ..,
+//! node = .. } or { num = .., den = .. } unit = "ns"                       # must be the constant's
+//! own unit: it is there for the reader source = "lat_ctx, ..."           # or "estimate: why" note
+//! = "optional"
 //! ```
 
 use std::collections::BTreeMap;
@@ -64,8 +63,8 @@ pub struct IdleState {
 pub(crate) struct Overrides {
     constants: BTreeMap<String, (Constant, usize)>,
     idle: Option<Vec<IdleState>>,
-    /// Factor and its source for every time of the base table that is not replaced itself. Does not
-    /// apply to idle states.
+    /// A factor, with its source, on every time of the base table that the file does not replace.
+    /// It does not apply to idle states.
     scale: Option<(Ratio, String)>,
 }
 
@@ -104,8 +103,8 @@ impl CostTable {
 }
 
 impl Overrides {
-    /// Parses the constants in `table`. `also` lists the keys that the caller has taken from it
-    /// already.
+    /// Parses the constants in `table`. `also` lists the keys that the caller has already taken
+    /// from the table.
     pub fn read(mut table: Table<'_>, also: &[&str]) -> Result<Overrides, MachineError> {
         let mut read = Overrides::default();
         if let Some(states) = table.take("idle") {

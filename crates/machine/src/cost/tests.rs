@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tests of cost tables: the embedded one is complete and plausible; every faulty one is refused
-//! with key and line.
+//! Tests of cost tables: the embedded table is complete and plausible, and the parser refuses every
+//! faulty table with key and line.
 
 use super::*;
 use crate::topology::Distance;

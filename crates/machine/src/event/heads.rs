@@ -30,8 +30,9 @@ impl Default for Heads {
 }
 
 impl Heads {
-    /// Updates the keys after the head of `part`, the earliest of all, was taken. Free of branches,
-    /// because it is random which part is next.
+    /// Updates the keys after the head of `part`, the earliest of all, was taken; `next` is the
+    /// part's new head. The comparisons are free of branches, because it is random which part is
+    /// next.
     #[inline]
     pub fn head_taken(&mut self, part: usize, next: u128) {
         self.keys[part] = next;

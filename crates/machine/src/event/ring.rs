@@ -11,7 +11,7 @@ use crate::id::Nanos;
 /// doubling.
 const PLACES: usize = 16;
 
-/// Maximum number of places from the end within which an event is sorted in.
+/// Maximum number of places, counted from the end, among which `sort_last` places an event.
 const MAX_SORT_DISTANCE: usize = 16;
 
 #[derive(Clone, Debug)]
@@ -53,8 +53,8 @@ impl<T: Copy + Default> Ring<T> {
         (self.head..self.tail).map(|i| self.at(i))
     }
 
-    /// Removes the front of a ring that is not empty, and returns it with the new front. It stays
-    /// in its place until the place is reused.
+    /// Removes the front of a ring that is not empty, and returns it with the new front. The
+    /// removed event stays in its place until the place is reused.
     #[inline]
     pub fn pop_front(&mut self) -> (&QueuedEvent<T>, Option<&QueuedEvent<T>>) {
         debug_assert!(self.head < self.tail, "an empty lane gave an event");
@@ -78,9 +78,9 @@ impl<T: Copy + Default> Ring<T> {
         true
     }
 
-    /// Moves the last event to its place. It has the highest number, so among equal times it is the
-    /// last. Returns whether it became the front; or the event itself, removed from the ring, if
-    /// its place is too far from the end.
+    /// Moves the last event to its place in the order of time. The event has the highest sequence
+    /// number, so among equal times it stays the last. Returns whether the event became the front;
+    /// or the event itself, removed from the ring, if its place is too far from the end.
     pub fn sort_last(&mut self) -> Result<bool, QueuedEvent<T>> {
         let mut to = self.tail - 1;
         let event = *self.at(to);

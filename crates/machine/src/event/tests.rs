@@ -76,7 +76,7 @@ proptest! {
 }
 
 /// Covers a lane that grows while its front is not its first place, and events that are too early
-/// for it and go to the heap.
+/// for the lane and go to the heap.
 #[test]
 fn a_lane_grows_wherever_it_begins() {
     for taken in 0..40 {

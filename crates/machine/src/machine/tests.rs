@@ -18,7 +18,7 @@ fn every_preset_loads_under_its_name() {
     }
 }
 
-/// The shapes that published/*.toml prints.
+/// The shapes of the machines that papers and mailing-list threads describe.
 #[test]
 fn the_papers_machines() {
     let shape = |name: &str| {

@@ -62,7 +62,8 @@ pub struct NodeLayout {
     /// CPU numbers; empty if the node is memory only.
     pub cpus: Vec<u32>,
     pub memory_bytes: u64,
-    /// Distances to all nodes, indexed by id. If empty on every node: 10 local and 20 remote.
+    /// Distances to all nodes, indexed by id. If the list is empty on every node, local distances
+    /// are 10 and remote ones 20.
     pub distances: Vec<u32>,
 }
 
@@ -222,8 +223,8 @@ impl Topology {
         check_sizes(&layout)?;
         check_capacities(&layout, nr_cpus)?;
         check_distances(&mut layout.nodes)?;
-        // Ids follow the lowest CPU, so that two descriptions of one machine give the same
-        // topology.
+        // The ids of cores and LLCs follow their lowest CPUs, so that two descriptions of one
+        // machine give the same topology.
         layout.cores.sort_by_key(|core| core.cpus.iter().min().copied());
         layout.llcs.sort_by_key(|llc| llc.cpus.iter().min().copied());
         let core_of = partition("core", nr_cpus, layout.cores.iter().map(|c| &c.cpus[..]))?;

@@ -29,8 +29,9 @@ use super::{
 /// Maximum length in bytes. For a synthetic machine with 8192 CPUs lstopo wrote 9.0 MiB in format
 /// 1, 5.1 MiB in format 2.
 const BYTES_MAX: usize = 32 << 20;
-/// Maximum number of XML nodes, including text between elements. The machine above has less than
-/// 40,000, without objects for inner caches. The time for a hostile file is linear in this number.
+/// Maximum number of XML nodes, including text between elements. A machine with 8192 CPUs has less
+/// than 40,000, without objects for inner caches. The time for a hostile file is linear in this
+/// number.
 const XML_NODES_MAX: u32 = 400_000;
 /// Maximum nesting depth of elements; a deep real machine has about fifteen.
 const DEPTH_MAX: usize = 64;
@@ -38,7 +39,7 @@ const DEPTH_MAX: usize = 64;
 /// The reason why an XML file describes no machine. The input is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LstopoError {
-    /// Not well-formed, or too large.
+    /// The file is not well-formed, or has too many XML nodes.
     #[error("not usable as XML: {why}")]
     Xml {
         /// The parser's message.
@@ -47,7 +48,7 @@ pub enum LstopoError {
     /// A document type with declarations of its own, which could define entities.
     #[error("line {line}: the document declares a DTD of its own, which no lstopo file does")]
     OwnDtd {
-        /// Line at which it starts.
+        /// Line at which the document type starts.
         line: usize,
     },
     /// The file is too long.
@@ -56,7 +57,7 @@ pub enum LstopoError {
         /// Length of the file.
         bytes: usize,
     },
-    /// Well-formed, but not an lstopo file.
+    /// The file is well-formed, but not an lstopo file.
     #[error("the root element is <{root}>, not lstopo's <topology>")]
     NotTopology {
         /// Name of the root element.
@@ -225,7 +226,7 @@ impl Objects {
         entry.or_insert(CoreLayout { cpus: Vec::new(), l1d_bytes, l2_bytes }).cpus.push(cpu);
 
         let node = above.iter().find_map(|ancestor| self.node_local_to(*ancestor));
-        // Without a cache, the CPUs of a node are assumed to share one, as in the kernel.
+        // If the file has no cache, assume that the CPUs of a node share one, as the kernel does.
         let last = caches.iter().max_by_key(|cache| cache.0).map(|cache| cache.1);
         let llc = last.map(id_of).or(node).unwrap_or(id_of(root));
         let size_bytes = last.map_or(Ok(0), |node| number_or(node, "cache_size", 0))?;
@@ -274,7 +275,7 @@ impl Objects {
     }
 }
 
-/// Returns the NUMA node that `child` is, or that lies under it if it is a memory-side cache.
+/// Returns the NUMA node that `child` is, or the one under `child` if this is a memory-side cache.
 fn memory_child(child: Node<'_, '_>) -> Option<XmlId> {
     let mut at = child;
     for _ in 0..DEPTH_MAX {
@@ -337,7 +338,7 @@ fn line(node: Node<'_, '_>) -> u32 {
     node.document().text_pos_at(node.range().start).row
 }
 
-/// Returns enough of a hostile value to recognise it.
+/// Returns the beginning of a possibly hostile value, enough to recognise the value in a message.
 fn shorten(text: &str) -> String {
     text.chars().take(40).collect()
 }

@@ -66,8 +66,8 @@ pub fn read(reader: &dyn SysfsReader) -> Result<Topology, SysfsError> {
                 l2_bytes: size(2),
             });
         }
-        // If sysfs describes no cache (some VMs), the CPUs of a node are assumed to share one, as
-        // in the kernel.
+        // If sysfs describes no cache (some VMs), assume that the CPUs of a node share one, as the
+        // kernel does.
         let llc = match caches.iter().max_by_key(|cache| cache.level) {
             Some(last) => LlcLayout { cpus: last.cpus.clone(), size_bytes: last.size_bytes },
             None => LlcLayout { cpus: node_of(&layout.nodes, cpu), size_bytes: 0 },
@@ -106,8 +106,8 @@ pub(super) fn split_llcs_by_node(layout: &mut Layout) {
             LlcLayout { size_bytes: llc.size_bytes / whole * cpus.len() as u64, cpus }
         };
         let parts: Vec<LlcLayout> = nodes.iter().map(part).filter(|p| !p.cpus.is_empty()).collect();
-        // A single part keeps its exact size. CPUs that lie in no node stay in the list, for the
-        // later check.
+        // An LLC with CPUs of only one node keeps its exact size. Its CPUs that lie in no node stay
+        // in the list, so that the later check finds them.
         if parts.len() < 2 { vec![llc] } else { parts }
     };
     layout.llcs = std::mem::take(&mut layout.llcs).into_iter().flat_map(split).collect();
@@ -187,7 +187,7 @@ impl Sysfs<'_> {
         self.cpu_list(&format!("devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
     }
 
-    /// Returns the relative capacity in the source's unit; 0 if the file is absent, as on most x86
+    /// Returns a CPU's relative capacity in sysfs's unit; 0 if the file is absent, as on most x86
     /// machines.
     fn capacity(&self, cpu: u32) -> Result<u32, SysfsError> {
         let path = format!("devices/system/cpu/cpu{cpu}/cpu_capacity");

@@ -47,12 +47,12 @@ struct StartTag {
     len: usize,
     attributes: usize,
     has_namespace: bool,
-    /// Whether it ends with `/>`, so that nothing is inside.
+    /// Whether the tag ends with `/>`, so that its element has no contents.
     is_empty: bool,
 }
 
 impl StartTag {
-    /// Reads the tag at the start of the text. If the tag does not end, it takes the whole text.
+    /// Reads the tag at the start of the text. A tag that does not end extends over the whole text.
     fn read(text: &str) -> StartTag {
         let mut tag =
             StartTag { len: text.len(), attributes: 0, has_namespace: false, is_empty: false };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The parts of hwloc's XML beside the object tree: distances between nodes, and kinds of CPUs.
 //!
-//! Owns: their three forms. Does not: guess. A file without them leaves the defaults.
+//! Owns: the two forms of distances and the form of kinds. Does not: guess. If a file has none of
+//! these parts, the defaults apply.
 
 use roxmltree::Node;
 
@@ -23,8 +24,8 @@ pub(super) fn read_distances(
             return read_format2(matrix, nodes);
         }
     }
-    // Format 1 does not name the type of the listed objects. A matrix of another size is not about
-    // nodes.
+    // Format 1 does not name the type of the listed objects. A matrix of another size than the
+    // number of nodes is not about nodes.
     let about_nodes = |node: &Node<'_, '_>| {
         let listed = node.attribute("nbobjs").and_then(|nr| nr.parse().ok());
         node.has_tag_name("distances") && listed == Some(nodes.len())
@@ -95,8 +96,8 @@ fn assign(
 }
 
 /// Returns the capacity by CPU number, in the file's unit, 0 if unknown. It is the kernel's
-/// capacity if hwloc recorded it, else the highest frequency (which understates how much slower
-/// small cores are).
+/// capacity if hwloc recorded it, otherwise the maximum or the base frequency. A frequency
+/// understates how much slower small cores are.
 pub(super) fn read_capacities(root: Node<'_, '_>) -> Result<Vec<u32>, LstopoError> {
     let kinds: Vec<_> = root.children().filter(|node| node.has_tag_name("cpukind")).collect();
     for name in ["LinuxCapacity", "FrequencyMaxMHz", "FrequencyBaseMHz"] {

@@ -23,7 +23,7 @@ fn format2_with_distances_and_kinds() {
     assert_eq!(topology.cores()[0].l2_bytes, 4 << 20);
     assert_eq!(topology.node_distance(NodeId(0), NodeId(1)), 21);
     assert_eq!(topology.distance(CpuId(0), CpuId(4)), Distance::Llc);
-    // 4000 and 3000 MHz.
+    // The two kinds of CPUs have 4000 and 3000 MHz.
     assert_eq!(topology.cpu(CpuId(7)).capacity, 1024);
     assert_eq!(topology.cpu(CpuId(8)).capacity, 768);
 }
@@ -140,7 +140,7 @@ fn bad_files_are_refused_with_the_reason() {
 fn hostile_files_are_refused() {
     let bomb = r#"<?xml version="1.0"?><!DOCTYPE topology [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]><topology>&b;</topology>"#;
     assert_eq!(parse(bomb), Err(LstopoError::OwnDtd { line: 1 }));
-    // Has a second document type after the one that is blanked.
+    // This file has a second document type after the one that `blank_doctype` removes.
     let second =
         r#"<!DOCTYPE topology SYSTEM "hwloc2.dtd"><!DOCTYPE t [<!ENTITY a "b">]><topology/>"#;
     assert!(matches!(parse(second), Err(LstopoError::Xml { .. })));
