@@ -21,8 +21,8 @@ fn main() {
 }
 
 fn build_all() -> Result<(), String> {
-    // File names are relative to the project's folder, so that the compiler finds the source lines
-    // that it stores beside the code.
+    // Compile in the project's folder: file names in the objects are relative to it, and the
+    // compiler must find the source lines that it stores beside the code.
     env::set_current_dir("../..").map_err(|e| format!("../..: {e}"))?;
     println!("cargo:rerun-if-changed=../../bpf/lib");
     build_folder("bpf/sched", "shipped.rs")?;

@@ -7,7 +7,7 @@
 //! Start at: `bpf/sched/<name>/<name>.bpf.c`; `tests/<name>.rs` has its promises.
 
 /// The headers that the schedulers were compiled with, as a tar archive compressed with Zstandard.
-/// `bpf/lib` holds scxlab's own, `scx` those of the scx project and the kernel's types.
+/// `bpf/lib` holds scxlab's own headers, `scx` those of the scx project and the kernel's types.
 pub static HEADERS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/headers.tar.zst"));
 
 /// Architecture of the kernel's types, as in `__TARGET_ARCH_*`.
@@ -58,7 +58,7 @@ mod tests {
     fn each_is_a_bpf_object_with_a_summary() {
         for one in shipped().iter().chain(selftests()) {
             assert_eq!(&one.object[..4], b"\x7fELF", "{}", one.name);
-            // EM_BPF
+            // The ELF machine is EM_BPF.
             assert_eq!(&one.object[18..20], &[247, 0], "{}", one.name);
             assert!(one.summary().ends_with('.'), "{}: {:?}", one.name, one.summary());
         }
