@@ -29,7 +29,7 @@ fn main() {
     cc::Build::new()
         .compiler(&clang)
         .opt_level(2)
-        // The scheduler's sources are checked where they are built for BPF.
+        // The build for BPF already shows the warnings of the scheduler's sources.
         .warnings(false)
         .includes(["native", "../bpf"])
         .files([SCHEDULER, "native/kfuncs.c"])

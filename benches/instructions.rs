@@ -3,11 +3,11 @@
 //! figures without noise.
 //!
 //! Only the simulation itself counts (`Kernel::advance`), not building the kernel or linking the
-//! object, and only once the scheduler's operations are compiled: the count of a run's beginning is
-//! subtracted from that of the whole run. The row shows whether they were: the shares of the
-//! interpreter and of the compiler, which are 0 if nothing was interpreted or compiled meanwhile.
-//! Needs valgrind, which is not a part of this project. The profile of the whole run stays in the
-//! folder for temporary files, for `callgrind_annotate`.
+//! object. The count should begin once the scheduler's operations are compiled, so the benchmark
+//! subtracts the count of a run's beginning from the count of the whole run. Each row shows the
+//! shares of the interpreter and of the compiler. They are 0 if nothing was interpreted or compiled
+//! in the counted part. The benchmark needs valgrind, which is not a part of this project. The
+//! profile of the whole run stays in the folder for temporary files, for `callgrind_annotate`.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -21,8 +21,8 @@ struct Setup {
     scheduler: &'static str,
     workload: &'static str,
     machine: &'static str,
-    /// Virtual time that does not count, and the total. Short, because callgrind is 50 times slower
-    /// than the host.
+    /// Virtual time that does not count, and the total virtual time. Both are short, because
+    /// callgrind is 50 times slower than the host.
     from_ms: u64,
     to_ms: u64,
 }
@@ -97,8 +97,8 @@ fn row(number: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Makes callgrind count the first `ms` of a case. Returns switches, events, all instructions,
-/// those of `instructions`, and the misses.
+/// Makes callgrind count the first `ms` of a case. Returns switches, events, all instructions, the
+/// instructions of the interpreter and of the compiler, and the misses for code and for data.
 fn count(number: usize, ms: u64) -> Result<[f64; COUNTS], Box<dyn Error>> {
     let Setup { scheduler, machine, .. } = CASES[number];
     // The name contains this process's pid, because another process may count at the same time.

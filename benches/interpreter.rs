@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Our interpreter compared with that of the crate `rbpf`, on the same bytecode.
+//! Our interpreter compared with the interpreter of the crate `rbpf`, on the same bytecode.
 //!
 //! Both get the same slots and must return the same value. Rounds alternate, and each ratio is of
 //! the medians. Our interpreter counts instructions, checks every access against the simulation's
@@ -100,7 +100,7 @@ fn row(program: &Program) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the seconds of one run, whose result is checked.
+/// Returns the seconds of one run, and checks the run's result.
 fn timed(
     program: &Program,
     run: impl FnOnce() -> Result<u64, Box<dyn Error>>,

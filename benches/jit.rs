@@ -2,10 +2,10 @@
 //! Machine code compared with our interpreter, `rbpf`'s machine code, and the same C function
 //! compiled for this machine.
 //!
-//! All must return the same. Rounds alternate, and each ratio is of the medians. Our machine code
-//! counts instructions, checks every access against the simulation's memory and bounds the run.
-//! That of rbpf neither checks nor counts, and rbpf accepts no program that refers to data. The
-//! native code is `clang -O2`, which may use features that BPF lacks, such as vectors.
+//! All four must return the same value. Rounds alternate, and each ratio is of the medians. Our
+//! machine code counts instructions, checks every access against the simulation's memory and bounds
+//! the run. rbpf's code neither checks nor counts, and rbpf accepts no program that refers to data.
+//! The native code is `clang -O2`, which may use features that BPF lacks, such as vectors.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -83,8 +83,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 const SCHEDULERS: [&str; 3] = ["vtime", "fair", "credit"];
 const SIMULATIONS: usize = 41;
 
-/// Makes short runs alternately, so that a disturbance affects both engines; the ratio is the
-/// median over the pairs. A cold run is 100 ms long and includes its preparation: reading the
+/// Makes short runs of both engines alternately, so that a disturbance affects both; the ratio is
+/// the median over the pairs. A cold run is 100 ms long and includes its preparation: reading the
 /// object, linking, compiling.
 fn simulation(name: &str) -> Result<(), Box<dyn Error>> {
     let case = |engine, ms: u64| -> Result<Case, Box<dyn Error>> {
@@ -170,7 +170,7 @@ fn row(name: &str, n: u64, native: Native) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the seconds of one run, whose result is checked.
+/// Returns the seconds of one run, and checks the run's result.
 fn timed(
     expected: u64,
     run: impl FnOnce() -> Result<u64, Box<dyn Error>>,

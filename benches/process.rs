@@ -3,12 +3,13 @@
 //! and memory as a run gets longer.
 //!
 //! The gain of two threads depends on the machine: two processors of a virtual machine may be one
-//! core of its host, and two cores a second later. Two controls therefore run alternately with
-//! them: arithmetic that keeps all units of a core busy, and the same runs in two processes, which
-//! share nothing. Where the arithmetic gained nearly twice on both sides of a round, there were two
-//! cores, and the threads' gain in these rounds is printed separately. Memory is the peak of a
-//! separate process for each case, with the trace off and streamed as Perfetto to nowhere. Times
-//! are wall times, as users see them: measure on an idle machine.
+//! core of its host, and two cores a second later. Two controls therefore alternate with the runs
+//! on threads: arithmetic that keeps all units of a core busy, and the same runs in two processes,
+//! which share nothing. If the arithmetic was nearly twice as fast on two threads both before and
+//! after a round, there were two cores; the benchmark prints the threads' gain in these rounds
+//! separately. Memory is the peak of a separate process for each case, once with the trace off and
+//! once with a Perfetto trace that is discarded. Times are wall times, as users see them: measure
+//! on an idle machine.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -40,8 +41,8 @@ const RUN_MS: u64 = 2_000;
 const STEPS: u64 = 20_000_000;
 const LANES: usize = 8;
 
-/// Length of the small run, and the lengths at which memory is compared, in ms. The first of
-/// these already includes the compiler's memory.
+/// Length of the small run, and the lengths at which memory is compared, in ms. At the shortest of
+/// these lengths, the peak already includes the compiler's memory.
 const COLD_MS: u64 = 10;
 const MEMORY_MS: [u64; 3] = [1_000, 10_000, 30_000];
 
@@ -109,9 +110,10 @@ impl Took {
 struct Pairs(Vec<[Took; 2]>);
 
 impl Pairs {
-    /// Prints the speed-up of two over one: the median of the rounds and their range, and the
-    /// quickest run of one against the quickest of two, which were disturbed least. Then prints the
-    /// CPU time of two relative to one: above 1 is the cost of sharing a core or its caches.
+    /// Prints the speed-up of two threads or processes over one: the median of the rounds and their
+    /// range, and the quickest run of one against the quickest run of two, which were disturbed
+    /// least. Then prints the CPU time of two relative to one: what is above 1 is the cost of
+    /// sharing a core or its caches.
     fn print(&self, what: &str) {
         let faster: Vec<f64> = self.0.iter().map(gain).collect();
         let cpu = self.0.iter().map(|[one, two]| two.cpu_s / one.cpu_s).collect();
@@ -129,13 +131,13 @@ impl Pairs {
     }
 }
 
-/// Returns the speed-up of two over one.
+/// Returns the speed-up of two threads or processes over one.
 fn gain([one, two]: &[Took; 2]) -> f64 {
     one.wall_s / two.wall_s
 }
 
-/// Compares one with two, alternately: threads that only calculate, processes with runs, and
-/// threads of a session, whose results must be the same.
+/// Compares one thread or process with two, alternately: threads that only calculate, processes
+/// with runs, and threads of a session. One and two threads of a session must give equal results.
 fn comparison() -> Result<(), Box<dyn Error>> {
     let [mut arithmetic, mut processes, mut threads, mut whole] =
         [(); 4].map(|()| Pairs::default());
@@ -171,8 +173,8 @@ fn comparison() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Measures one (0) and two (1) of something, `first` first: the later measurement may find the
-/// machine slower.
+/// Measures one thread or process (0) and two (1), `first` first. The caller alternates the order,
+/// because the later measurement may find the machine slower.
 fn pair(
     first: usize,
     mut measure: impl FnMut(usize) -> Result<Took, Box<dyn Error>>,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Context switches and events per second of one simulation on one core, and its memory.
 //!
-//! Tasks that run 1 ms and sleep 4 ms, five per CPU (four in `1024x4096`), trace off, default
-//! costs, no perturbation. Each case runs in a process of its own, so that its peak of resident
-//! memory is its own. `-- CASE [interp]` runs one case in this process, for a profiler or on the
-//! other engine.
+//! The tasks run 1 ms and sleep 4 ms. There are five per CPU (four in `1024x4096`, about ten in
+//! `1024`). The trace is off, costs are the defaults, and there is no perturbation. Each case runs
+//! in a process of its own, so that its peak of resident memory is its own. `-- CASE [interp]` runs
+//! one case in this process, for a profiler or on the interpreter.
 
 use std::error::Error;
 use std::process::Command;
@@ -71,7 +71,8 @@ fn one(name: &str, engine: Engine) -> Result<(), Box<dyn Error>> {
         case.engine = engine;
         Ok::<Case, Box<dyn Error>>(case)
     };
-    // The same machine with a single task, to subtract the memory that does not depend on tasks.
+    // Run the same machine with a single task, to subtract the memory that does not depend on
+    // tasks.
     case(1, 100)?.run(Tracer::default())?;
     let bare = host::peak_rss();
     let case = case(setup.tasks, setup.duration_ms)?;

@@ -35,7 +35,8 @@ pub struct Measured {
 }
 
 impl Case {
-    /// `scheduler` is `eevdf` or a shipped one; `workload` is a generator with its parameters.
+    /// `scheduler` is `eevdf` or a shipped scheduler; `workload` is a generator with its
+    /// parameters.
     pub fn new(
         scheduler: &str,
         workload: &str,
