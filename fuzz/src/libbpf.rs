@@ -3,9 +3,9 @@
 //! in the same object.
 //!
 //! Promises: an object that both open looks the same to both. The refusals may differ: libbpf
-//! checks some things only at load, and others that no scheduler has. An object that our loader
-//! refuses is not given to libbpf, which trusts the compiler and may read outside of a malformed
-//! file.
+//! checks some things only at load, and others that no scheduler has. The check does not give
+//! libbpf an object that our loader refuses, because libbpf trusts the compiler and may read
+//! outside of a malformed file.
 
 use std::collections::BTreeMap;
 

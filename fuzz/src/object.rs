@@ -32,7 +32,7 @@ fn load(data: &[u8], kernel: &Types) {
     };
     let mut open = OpenObject::new(Arc::new(object));
     open.globals.fill_enum_globals("__", &kernel.0);
-    // Frontends that size their maps do so before the load.
+    // Give maps without a size one element, as frontends size their maps before the load.
     for map in open.object().maps.clone() {
         if map.max_entries == 0 && matches!(map.map_type, map_type::ARRAY | map_type::HASH) {
             open.set_max_entries(&map.name, 1);

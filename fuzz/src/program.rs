@@ -158,7 +158,8 @@ fn run(raw: &[RawInsn], image: &Image, flags: u8, engine: Engine) -> Outcome {
     }
 }
 
-/// Replaces constants that stand for addresses: of a map by its number, of a function by its own.
+/// Replaces each constant that stands for an address by the address of the map or of the function
+/// that the constant chooses.
 fn with_addresses(raw: &[RawInsn], image: &Image, maps: &[u64]) -> Image {
     let mut image = image.clone();
     for (insn, code) in raw.iter().zip(&mut image.code) {
