@@ -31,7 +31,7 @@ text=$(
 )
 for bench in "${benches[@]}"; do
     echo "== $bench" >&2
-    # Doc comments of the benchmark say more than its title would here.
+    # The heading is only the benchmark's name: the benchmark's doc comments say what it measures.
     text+=$'\n\n'"## \`$bench\`"$'\n\n```text\n'
     text+=$(cargo bench --locked --quiet --package scxlab-benches --bench "$bench")
     text+=$'\n```'

@@ -34,7 +34,7 @@ C = re.compile(
       | '(?:\\.|[^\\'\n])*'""",
     re.VERBOSE,
 )
-# Only comments on lines of their own: a `#` further on may be part of a string.
+# Finds only comments on lines of their own: a `#` further on in a line may be part of a string.
 HASH = re.compile(r"^[ \t]*(?P<comment>\#(?!!)[^\n]*)", re.MULTILINE)
 SCANNERS = {".rs": RUST, ".c": C, ".h": C, ".sh": HASH, ".py": HASH, ".toml": HASH, "Makefile": HASH}
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Compiler wrapper for tools/fuzz.sh: called as RUSTC ARGUMENT... by cargo; instruments our own
-# crates only.
+# Compiler wrapper for tools/fuzz.sh, which cargo calls with RUSTC ARGUMENT... The wrapper makes the
+# compiler instrument our own crates only.
 #
-# The code generator among the dependencies is larger than our code. With coverage counters in it,
-# it would take most of the time, and inputs that are new only to it would fill the corpus. Generic
-# code of dependencies is compiled as part of ours, and sanitized.
+# The code generator among the dependencies is larger than our code. With coverage counters, the
+# generator would take most of the time, and inputs that reach new code only in the generator would
+# fill the corpus. Generic code of dependencies is compiled as part of our crates, and sanitized.
 set -euo pipefail
 
 # Cargo passes --cap-lints only for crates that are not ours.

@@ -14,15 +14,16 @@ found=build/fuzz
 
 # Allows the sanitizer on a stable compiler.
 export RUSTC_BOOTSTRAP=1
-# Sanitized code is large, and seldom built twice.
+# Disables incremental builds: sanitized code is large, and seldom built twice.
 export CARGO_INCREMENTAL=0
 export RUSTC_WRAPPER=$root/tools/fuzz-rustc.sh
-# Puts function names into reports.
+# The symbolizer puts function names into reports.
 ASAN_SYMBOLIZER_PATH=$(command -v llvm-symbolizer-19 || command -v llvm-symbolizer || true)
 export ASAN_SYMBOLIZER_PATH
 
-# Runs libFuzzer with limits that a slow host does not reach: TARGET FOLDER... -- OPTION... It uses
-# the development profile, because a fully optimised build takes longer than CI fuzzes.
+# Runs libFuzzer with limits that a slow host does not reach. Arguments: TARGET FOLDER... --
+# OPTION... The target is built with the development profile, because a fully optimised build takes
+# longer than CI fuzzes.
 fuzzer() {
     local target=$1
     shift

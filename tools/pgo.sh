@@ -14,7 +14,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Acts as rustc's wrapper for the crates of this workspace, which adds flags.
+# Cargo also calls this script as rustc's wrapper for the crates of this workspace. The script then
+# runs rustc with additional flags.
 if [ -n "${SCXLAB_PGO_FLAGS:-}" ] && [ "${1##*/}" = rustc ]; then
     exec "$@" "$SCXLAB_PGO_FLAGS"
 fi
@@ -22,8 +23,8 @@ fi
 cargo=${CARGO:-cargo}
 out=$PWD/build/pgo
 export CARGO_TARGET_DIR=$PWD/target/pgo
-# Always both packages: with fewer, cargo selects other features of dependencies, symbols get other
-# names, and the profile does not match them.
+# Every build contains both packages. With only one, cargo would select other features of
+# dependencies, symbols would get other names, and the profile would not match them.
 packages="--package scxlab-cli --package scxlab-benches"
 mkdir -p "$out"
 
@@ -44,7 +45,8 @@ profdata_tool() {
     die "no llvm-profdata: apt-get install llvm-19, or rustup component add llvm-tools"
 }
 
-# Cargo does not see the flags, so crates compiled with other flags are removed first.
+# Runs cargo with flags for the compiler: FLAGS COMMAND... Cargo does not see these flags, so the
+# function first removes crates that were compiled with other flags.
 with_flags() {
     flags=$1; shift
     if [ "$(cat "$out/flags" 2>/dev/null)" != "$flags" ]; then
@@ -57,7 +59,8 @@ with_flags() {
     SCXLAB_PGO_FLAGS=$flags RUSTC_WORKSPACE_WRAPPER=$PWD/tools/pgo.sh "$cargo" "$1" --locked "${@:2}"
 }
 
-# Typical use, not the benchmarks: several kinds of work, schedulers and sizes of machine.
+# Trains the profile with typical use, not with the benchmarks: several kinds of work, schedulers
+# and sizes of machine.
 train() {
     example=/usr/share/doc/rt-app/examples/browser-short.json
     schedulers="-s eevdf -s vtime -s fair -s credit -s o1"

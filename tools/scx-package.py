@@ -19,8 +19,8 @@ from pathlib import Path
 def strip(source: Path, folder: Path, name: str) -> None:
     manifest = tomllib.loads((source / "Cargo.toml").read_text())
     package = manifest["package"]
-    # The project releases its crates together: C sources include headers from the scx_cargo of the
-    # same release.
+    # The scx project releases its crates together: C sources include headers from the scx_cargo of
+    # the same release.
     needs = manifest.get("build-dependencies", {})
     needs = {key: pinned(spec) if key.startswith("scx_") else spec for key, spec in needs.items()}
     copy = folder / needs["scx_cargo"]["version"].lstrip("=") / name
@@ -76,7 +76,7 @@ def collect(messages: Path, folder: Path, names: list[str]) -> None:
     for line in messages.read_text().splitlines():
         message = json.loads(line)
         if message["reason"] == "build-script-executed":
-            # The form is path+file:///.../NAME#VERSION
+            # A package id has the form path+file:///.../NAME#VERSION.
             place, _, version = message["package_id"].rpartition("#")
             found[place.rpartition("/")[2]] = (Path(message["out_dir"]), version)
     for name in names:

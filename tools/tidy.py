@@ -17,7 +17,7 @@ from comments import ROOT, comment_lines, prose, scanner, tracked, without
 
 COLUMNS = 100
 LINES_MAX = 1000
-# Share of comment lines that may begin with such a word.
+# Words with which few comment lines may begin, and the largest share of such lines.
 OPENING_WORDS = re.compile(r"(What|Who)\b")
 OPENING_SHARE = 0.005
 
@@ -25,7 +25,8 @@ OPENING_SHARE = 0.005
 SIMULATED = re.compile(r"crates/(bpf|loader|machine|kernel|fair|trace|workload)/src/")
 NOT_SIMULATED = re.compile(r"/(native|tests)(/|\.rs$)")
 
-# Rule, what it finds in code without comments and strings, and what to do instead.
+# Each rule: its name, the pattern that it forbids in code without comments and strings, and the
+# advice in its message.
 RULES = [
     (
         "clock",
@@ -63,7 +64,8 @@ RULES = [
     ),
 ]
 RULES = [(name, re.compile(pattern), instead) for name, pattern, instead in RULES]
-# `// tidy: allow(float): reason` on the line, or on a line of its own above.
+# An exception: `// tidy: allow(float): reason` at the end of the line, or on a line of its own
+# above.
 ALLOW = re.compile(r"//\s*tidy: allow\(([a-z ]+)\)(: \S)?")
 # Iteration of a name that the same file declares as a hash map.
 HASHED = re.compile(r"\b(\w+)\s*:\s*&?(?:mut )?(?:\w+::)*FxHash(?:Map|Set)\b"
@@ -71,8 +73,8 @@ HASHED = re.compile(r"\b(\w+)\s*:\s*&?(?:mut )?(?:\w+::)*FxHash(?:Map|Set)\b"
 ITERATED = (r"\b{0}\s*\.\s*(iter|iter_mut|keys|values|values_mut|drain|retain|into_iter|into_keys"
             r"|into_values|extract_if)\(|\bin\s+&?(mut )?([\w.]+\.)?{0}\s*\{{")
 
-# C files and pages that are not wrapped. The check covers all others. (A line more in a
-# scheduler changes the line numbers in its object, and so what faults print.)
+# C files and pages that are not wrapped; the check covers all others. (An additional line in a
+# scheduler changes the line numbers in its object, and with them the text of faults.)
 UNWRAPPED = re.compile(r"^bpf/")
 
 
@@ -137,7 +139,7 @@ def banned_text(tree):
     """Notes to oneself, paths of a developer's machine, hosts of packages. The patterns are
     assembled, so that this file does not contain the text that it bans."""
     notes = "TO" "DO|FIX" "ME|XX" "X:|todo" r"!\(|unimplemented" r"!\(|#\[ig" "nore"
-    # At the start of a path only: sysfs paths contain such names further on.
+    # The names are banned at the start of a path only: sysfs paths contain them further on.
     places = "(?<![a-z_])/(work|home|root|tmp)/[a-z]"
     hosts = r"(deb|security|snapshot)\.debian\." r"org|(index|static)\." r"crates\.io|pypi\." "org"
     banned = re.compile(f"{notes}|{places}|{hosts}")
@@ -303,7 +305,7 @@ def simulated(tree):
         lines = text.split("\n")
         for rule, pattern, instead in rules:
             for match in pattern.finditer(code):
-                # The build's own folder is the same for each run.
+                # OUT_DIR is allowed: the build's own folder is the same for each run.
                 if text.startswith('env!("OUT_DIR")', match.start()):
                     continue
                 number = code.count("\n", 0, match.start()) + 1

@@ -54,7 +54,7 @@ VIOLATIONS = {
     ],
 }
 
-# Code that resembles a violation.
+# Code that resembles a violation, and that the rules allow.
 PROPER = [
     "fn f<'a>(env: &'a dyn Env, x: &'static str) { env.now(); }",
     "fn f() { for i in 0..5 { x.0.1 = 0x1e9 + 1.max(2); } }",
