@@ -110,7 +110,8 @@ fn the_demonstration_runs_together() {
     let (off, v1, v2) = (demonstration("off"), demonstration("v1"), demonstration("v2"));
     eprintln!("{off:?} {v1:?} {v2:?}");
     assert!(v2.0 > 900 && v2.1 > 900, "v2: {v2:?}");
-    // Each CPU runs one of two gangs; by chance, all eight rarely agree.
+    // With `off`, each CPU runs one of two gangs by chance, so all eight CPUs rarely run the same
+    // gang.
     assert!(off.0 < 300 && off.1 < 300, "off: {off:?}");
     // v1 asks for no more than fairness grants, so v1 may be no better than `off`, as in some
     // results of the mailing-list thread.

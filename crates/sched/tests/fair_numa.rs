@@ -98,7 +98,7 @@ fn without_idle_moments_tasks_change_places() {
 
 #[test]
 fn a_task_that_came_stays_for_a_while() {
-    // More threads than CPUs, so that balancing and consolidation conflict.
+    // There are more threads than CPUs, so that balancing and consolidation conflict.
     let text = guests(4, 6, "5ms", "3ms");
     let (mut k, loaded) = scheduled("fair,numa=consolidate", "4n4c1t", &text, 1);
     k.start();

@@ -114,7 +114,7 @@ fn a_bound_nice_task_has_its_turn() {
         k.run(Some(5_000 * MS));
         assert!(k.ext.exits.is_empty(), "{mode}: {:?}", k.ext.exits);
         let (strong, weak) = (run_ns(&k, "strong"), run_ns(&k, "weak"));
-        // The ratio of slices is 8 ticks to 1; in 2.4 it is 11 to 1.
+        // The slices of `strong` and `weak` are 8 ticks and 1 tick; in 2.4, 11 ticks and 1 tick.
         assert!(weak * 20 > strong && weak * 5 < strong, "{mode}: {weak} and {strong} ns");
     }
 }

@@ -122,8 +122,8 @@ fn an_array_serves_by_level_and_within_one_in_turn() {
     k.start();
     k.advance(200 * MS);
     let ran = ["hog-0", "hog-1", "hog-2", "hog-3"].map(|name| run_ns(&k, name) / MS);
-    // Dispatch comes before the previous task is queued again, so the best of the other tasks runs
-    // every second turn.
+    // The kernel calls ops.dispatch before it queues the previous task again, so the best of the
+    // other tasks runs every second turn.
     assert!(ran[0].abs_diff(100) < 10 && ran[3] == 0, "{ran:?}");
     assert!(ran[1].abs_diff(ran[2]) < 10, "{ran:?}");
     assert_ne!(global(&k, &loaded, "array.bitmap") & 1 << 39, 0);

@@ -24,7 +24,7 @@ pub struct Violation {
     pub what: String,
 }
 
-/// Guarantees of one scheduler beyond those that apply to all.
+/// Guarantees of one scheduler beyond the laws that apply to all schedulers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Contract {
     /// Longest time that a CPU may be idle while a task waits that may run on this CPU. None if the

@@ -32,7 +32,7 @@ pub fn global(k: &Kernel, loaded: &Loaded, path: &str) -> i64 {
     text.parse().unwrap_or_else(|_| panic!("{path} is {text}, no number"))
 }
 
-/// Returns the task called `name`; the workload's first, if it has several.
+/// Returns the task called `name`; the first one, if the workload has several.
 pub fn task<'a>(k: &'a Kernel, name: &str) -> &'a Task {
     let found = k.tasks.iter().find(|t| t.name == name);
     found.unwrap_or_else(|| {

@@ -39,7 +39,7 @@ fn seen(k: &Kernel) -> EngineResult {
     }
 }
 
-/// Runs on both engines and compares the results; returns the number of functions compiled.
+/// Makes a run on both engines and compares the results; returns the number of functions compiled.
 fn agree(
     place: &str,
     machine: &str,
