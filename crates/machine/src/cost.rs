@@ -169,18 +169,18 @@ cost_table! {
     lock: LockCosts {
         /// Taking and releasing a free lock whose cache line is in the CPU's own cache.
         uncontended_ns: u64 = "uncontended" in "ns";
-        /// Taking a lock that was last held at this distance. Its cache line and the data that it
-        /// guards move.
+        /// Taking a lock that another CPU held last, by the distance to that CPU. The lock's cache
+        /// line and the data that it guards move.
         hand_over_ns: ByDistance = "hand_over" in "ns";
     }
     /// Cache refill after a migration.
     cache: CacheCosts {
-        /// Refilling one KiB of a task's footprint after a migration over this distance.
+        /// Refilling one KiB of a task's footprint after a migration, by the migration's distance.
         refill_ns_per_kib: ByDistance = "refill" in "ns/KiB";
     }
     /// Simultaneous multithreading.
     smt: SmtCosts {
-        /// Speed of each thread of a core when another one is busy, relative to running alone.
+        /// Speed of each thread of a core when another thread is busy, relative to running alone.
         busy_sibling_speed: Ratio = "busy_sibling_speed" in "ratio";
     }
     /// Memory access.

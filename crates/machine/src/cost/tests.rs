@@ -15,7 +15,7 @@ fn every_base_table_loads() {
     }
 }
 
-/// Checks relations that hold on any machine. A wrong digit would break one.
+/// Checks relations that hold on any machine. A wrong digit in the table would break one of them.
 #[test]
 fn the_default_table_is_plausible() {
     let costs = CostTable::modern();

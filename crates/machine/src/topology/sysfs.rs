@@ -28,7 +28,7 @@ pub enum SysfsError {
     #[error("{path}: {why}")]
     Io {
         path: String,
-        /// The error from reading it.
+        /// The error from reading the file.
         #[source]
         why: io::Error,
     },
@@ -113,7 +113,8 @@ pub(super) fn split_llcs_by_node(layout: &mut Layout) {
     layout.llcs = std::mem::take(&mut layout.llcs).into_iter().flat_map(split).collect();
 }
 
-/// Scales capacities of any unit so that the fastest CPU has 1024. Unknown ones (0) get 1024.
+/// Scales capacities of any unit so that the fastest CPU has 1024. Unknown capacities (0) become
+/// 1024.
 pub(super) fn scale_capacities(capacities: &mut [u32]) {
     let max = capacities.iter().copied().max().unwrap_or(0).max(1);
     for capacity in capacities {
