@@ -106,7 +106,7 @@ impl Launch {
 }
 
 impl Qemu {
-    /// Returns the guest's next frame, if it comes in time.
+    /// Returns the guest's next frame, if it comes within `patience`.
     pub fn next(&mut self, patience: Duration) -> Message {
         match self.frames.recv_timeout(patience) {
             Ok(Ok(frame)) => Message::Frame(frame),
@@ -116,7 +116,7 @@ impl Qemu {
         }
     }
 
-    /// Returns QEMU's exit status, if it exits in time.
+    /// Returns QEMU's exit status, if it exits within `patience`.
     pub fn wait_exit(&mut self, patience: Duration) -> Option<ExitStatus> {
         self.child.wait_exit_or(patience, || false)
     }

@@ -200,7 +200,7 @@ fn check_capacities(topology: &Topology) -> Result<(), ShapeError> {
     }
 }
 
-/// Returns the number of parts if it is the same for all.
+/// Returns the number of parts if all units of a level (LLCs or cores) have the same number.
 fn same(
     what: &'static str,
     parts: &'static str,
