@@ -70,7 +70,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     all.filter(|case| number.is_none_or(|number| number == *case)).try_for_each(row)
 }
 
-/// Runs a case and prints its switches and events, for the counting process.
+/// Runs a case, under callgrind, and prints its switches and events for the process that started
+/// it.
 fn run(setup: &Setup, ms: u64) -> Result<(), Box<dyn Error>> {
     let case = Case::new(setup.scheduler, setup.workload, setup.machine, ms * 1_000_000)?;
     let run = case.run(Tracer::default())?;

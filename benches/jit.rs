@@ -146,7 +146,7 @@ fn row(name: &str, n: u64, native: Native) -> Result<(), Box<dyn Error>> {
         }
         d.push(timed(expected, || {
             let mut args = Args { n, result: 0 };
-            // SAFETY: as above.
+            // SAFETY: the function takes a pointer to its arguments.
             unsafe { native(std::hint::black_box(&mut args)) };
             Ok(args.result)
         })?);

@@ -68,25 +68,25 @@ const OPS: [Op; 5] = [
     Op {
         name: "enqueue",
         args: |p| [p, WAKEUP, 0, 0],
-        // SAFETY: as above.
+        // SAFETY: the function has this type, and touches only the task and its own data.
         native: |p| unsafe { vtime_enqueue(p, WAKEUP) },
     },
     Op {
         name: "dispatch",
         args: |p| [0, p, 0, 0],
-        // SAFETY: as above.
+        // SAFETY: the function has this type, and touches only the task and its own data.
         native: |p| unsafe { vtime_dispatch(0, p) },
     },
     Op {
         name: "running",
         args: |p| [p, 0, 0, 0],
-        // SAFETY: as above.
+        // SAFETY: the function has this type, and touches only the task and its own data.
         native: |p| unsafe { vtime_running(p) },
     },
     Op {
         name: "stopping",
         args: |p| [p, 1, 0, 0],
-        // SAFETY: as above.
+        // SAFETY: the function has this type, and touches only the task and its own data.
         native: |p| unsafe { vtime_stopping(p, true) },
     },
 ];
@@ -105,7 +105,7 @@ fn row(op: &Op) -> Result<(), Box<dyn Error>> {
     let mut task = TASK;
     let p = &raw mut task;
     let [mut a, mut b, mut c] = [const { Vec::new() }; 3];
-    // SAFETY: nothing else runs.
+    // SAFETY: nothing else runs, so nothing writes the counter.
     let before = unsafe { nr_kfunc_calls };
     for _ in 0..ROUNDS {
         a.push(timed(|| interp.run())?);
@@ -116,7 +116,7 @@ fn row(op: &Op) -> Result<(), Box<dyn Error>> {
         })?);
     }
     let calls = ROUNDS as u64 * CALLS;
-    // SAFETY: as above.
+    // SAFETY: nothing else runs, so nothing writes the counter.
     let native = (unsafe { nr_kfunc_calls } - before) / calls;
     let ours = |ours: &Ours| (ours.host.vm.executed / calls, ours.host.vm.kfunc_calls / calls);
     let ((insns, kfuncs), counts) = (ours(&jit), ours(&interp));
