@@ -111,7 +111,7 @@ fn repaired(insn: RawInsn, at: usize, start: usize, end: usize, funcs: &[Func]) 
     let len = (end - start) as i64;
     let inside = |wanted: i64| (start as i64 + wanted.rem_euclid(len)) - at as i64 - 1;
     match insn.code & 7 {
-        // Jumps. The kind of a call is in its source register.
+        // Make jumps and calls valid. The kind of a call is in its source register.
         5 | 6 if insn.code == CALL => {
             (dst, off, src) = (0, 0, src % 3);
             imm = match src {
