@@ -1,22 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * gang: the gang that has its turn in a set of CPUs, its leader there, and the length of the turn.
+ * gang: which gang has its turn in a set of CPUs, which CPU leads it there, and for how long.
  *
- * Owns: election, the end of a round. Does not: know tasks, queues or favouring; time is an argument.
+ * Owns: election, the end of a round. Does not: know tasks or queues, or how CPUs favour a gang;
+ * the caller passes the time.
  *
- * A gang is a set of tasks that want to run at the same time. A domain (a set of CPUs) has one
- * round at a time, so that gangs do not divide its CPUs among themselves:
+ * A gang is a set of tasks that want to run at the same time. A domain (a set of CPUs) gives one
+ * gang at a time a turn, which is called a round, so that gangs do not divide the domain's CPUs
+ * among themselves:
  *
  *	            gang_elect(): no round, or its time is over          gang_end(): the gang sleeps, or the leader runs no gang
  *	   nobody ------------------------------------------------> a round ----------------------------------------------> nobody
- *	                                                               |  until `until`; after that anybody may be elected
+ *	                                                               |  until the time `until`; then any CPU may be elected
  *
- * A round is one word: the gang, the number of the round, its leader. All gangs share one counter of rounds,
- * so that a finished round is never mistaken for a later one (before 2^32 rounds). A CPU that takes part
- * remembers the word, compares it with the domain's present word, and so knows whether its round goes on.
+ * A round is stored as one word: the gang's number, the round's number, and the leader's CPU. All
+ * gangs share one counter of rounds, so that a finished round is not mistaken for a later one
+ * before 2^32 rounds have passed. A CPU that takes part in a round remembers the word. It compares
+ * the word with the domain's present word to know whether its round goes on.
  *
- * The winner of the election first stores the word with GANG_SETUP, then the time, then clears
- * GANG_SETUP: others see a round either as being set up, and leave it alone, or complete.
+ * The CPU that wins the election first stores the word with the flag GANG_SETUP, then the end of
+ * the round, and then clears GANG_SETUP. Other CPUs therefore see a round either as being set up,
+ * and leave it alone, or complete.
  */
 #ifndef LIB_GANG_BPF_H
 #define LIB_GANG_BPF_H
@@ -28,29 +32,37 @@
 #define GANG_ROUND_MASK		0xffffffffULL
 #define GANG_LEADER_MASK	0xffffULL	/* CPU number + 1 */
 
-/* State of one domain. A cache line each. */
+/* State of one domain. It fills one cache line. */
 struct gang_lead {
-	u64 round;		/* 0: no leader */
+	u64 round;		/* word of the round; 0: no CPU leads */
 	u64 until;		/* end of the round, ns */
-	u64 asleep_since;		/* time since which most of the gang sleeps, ns; 0: it does not */
-	u32 width;		/* largest number so far of CPUs with a runnable task of the gang */
-	u32 wants;		/* a gang that was kept from leading and has no task on the leader's CPU; 0: none */
+	u64 asleep_since;		/* time since which most of the gang sleeps, ns; 0: most
+					 * of it is awake */
+	u32 width;		/* largest number of CPUs that had a runnable task of the gang at
+				 * once in this round */
+	u32 wants;		/* gang that this round kept from leading, and that has no task
+				 * on the leader's CPU; 0: none */
 	u64 pad[4];
 };
 
-/* State of one CPU, written by that CPU only. A cache line each. */
+/* State of one CPU, written under the lock of its run queue. It fills one cache line. */
 struct gang_cpu {
-	u64 round;		/* v2: the round that it takes part in; v1: the one that it answered last */
-	u64 waits_until;	/* end of the round for which it stays idle, ns; 0: it does not */
+	u64 round;		/* v2: round in which the CPU takes part; v1: last round that the
+				 * CPU joined or tried to join */
+	u64 waits_until;	/* time until which the CPU waits for the end of a round at most,
+				 * ns; 0: it does not wait */
 	u64 spare_at;		/* time of the last update of `spare` */
 	u64 grace_at;		/* time of the last update of `grace` */
-	u32 spare;		/* ns for which it may still stay idle in this way */
-	s32 grace;		/* ns for which it may delay a task of no gang that woke up */
-	u32 delays_outsider;	/* it delays such a task now */
-	u32 tries;		/* its pick is for the domain's round, which it did not take part in */
-	u32 marked;		/* gang of the present pick */
-	u32 domain;		/* first CPU of its domain, in the domains' order of CPUs */
-	u32 first;		/* position of that CPU in the order */
+	u32 spare;		/* ns for which the CPU may still stay idle to wait for the end
+				 * of a round */
+	s32 grace;		/* ns for which the CPU may still delay woken tasks that are in
+				 * no gang */
+	u32 delays_outsider;	/* the CPU delays a woken task that is in no gang */
+	u32 tries;		/* the CPU's present pick tries to join the domain's round */
+	u32 marked;		/* gang that the present pick puts first; 0: none */
+	u32 domain;		/* first CPU of the domain, in an order in which the CPUs of a
+				 * domain are adjacent */
+	u32 first;		/* position of the first CPU in that order */
 	u32 nr;			/* number of CPUs of the domain */
 };
 
@@ -64,7 +76,7 @@ static __always_inline u32 gang_leader_of(u64 round)
 	return (round & GANG_LEADER_MASK) - 1;
 }
 
-/* Returns whether a CPU leads, or is about to. */
+/* Returns whether a CPU leads the domain, or is about to. */
 static __always_inline bool gang_is_led(struct gang_lead *l, u64 now)
 {
 	u64 round = l->round;
@@ -72,7 +84,7 @@ static __always_inline bool gang_is_led(struct gang_lead *l, u64 now)
 	return round & GANG_SETUP || (round && (s64)(l->until - now) > 0);
 }
 
-/* Returns the present round; 0: none, or it is being set up. */
+/* Returns the domain's present round; 0 if there is none, or if it is being set up. */
 static __always_inline u64 gang_round(struct gang_lead *l, u64 now)
 {
 	u64 round = l->round;
@@ -80,7 +92,10 @@ static __always_inline u64 gang_round(struct gang_lead *l, u64 now)
 	return !(round & GANG_SETUP) && (s64)(l->until - now) > 0 ? round : 0;
 }
 
-/* Elects `cpu` and returns its round; 0: another CPU leads. All gangs share `serial`. */
+/*
+ * Elects `cpu` and returns its round; 0 if another CPU leads. All gangs share `serial`, the counter
+ * of rounds.
+ */
 static __always_inline u64 gang_elect(struct gang_lead *l, u64 *serial, u32 id, u32 cpu, u64 until, u64 now)
 {
 	u64 old = l->round, round;
@@ -96,7 +111,7 @@ static __always_inline u64 gang_elect(struct gang_lead *l, u64 *serial, u32 id, 
 	return round;
 }
 
-/* Ends the leader's round. No effect if the domain has another round by now. */
+/* Ends the given round. Has no effect if the domain has another round by now. */
 static __always_inline void gang_end(struct gang_lead *l, u64 round)
 {
 	__sync_val_compare_and_swap(&l->round, round, 0);

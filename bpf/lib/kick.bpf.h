@@ -2,11 +2,12 @@
 /*
  * kick: suppression of kicks from a CPU on its way off line.
  *
- * A kick is an interrupt that a CPU first sends to itself. A CPU that is past its last interrupt never
- * receives it; from then on the kernel (7.3) assumes that CPU's kicks to be sent, and waits for this one
- * when the scheduler is detached. A CPU that was told to leave (ops.cpu_offline) must therefore not kick.
+ * A CPU that kicks another one first sends an interrupt to itself. A CPU that goes off line and is
+ * past its last interrupt never receives this one. From then on the kernel (7.3) takes each further
+ * kick of that CPU as already sent, and waits for the lost one when the scheduler is detached. A
+ * CPU must therefore send no kicks once the kernel has called ops.cpu_offline() for it.
  *
- * Owns: the rule. Does not: know which CPUs were told to leave; the scheduler does.
+ * Owns: the rule. Does not: know which CPUs go off line; the scheduler does.
  */
 #ifndef LIB_KICK_BPF_H
 #define LIB_KICK_BPF_H

@@ -1,27 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * numa: the nodes of each process's tasks, and whether a move brings a process together.
+ * numa: the nodes on which each process's tasks are, and whether a move brings a process together.
  *
- * Owns: per process and node the weight of its tasks, updated when they become runnable, sleep, move and exit; per node
- * the present and recent weight of all tasks, and the number of recently runnable ones. Does not: know queues of CPUs,
- * choose or move tasks. The caller identifies processes by a number, and defines weights (nice, or a load average).
- * Models: "Improve numa scheduling by consolidating tasks" (2013). Differs: the weight at home is kept beside the
- * queued weight, and two tasks may be exchanged.
+ * Owns: per process and node the weight of the process's tasks, updated when they become runnable,
+ * sleep, move and exit; per node the present and recent weight of all tasks, and the number of
+ * tasks that were runnable recently. Does not: know queues of CPUs, choose or move tasks. The
+ * caller identifies processes by a number, and defines weights (nice, or a load average).
+ * Models: "Improve numa scheduling by consolidating tasks" (2013). Differs: the weight at home is
+ * kept beside the queued weight, and two tasks may be exchanged.
  *
  *	queued		weight of the runnable tasks of a node, as in the series
- *	home		weight of all tasks by the node where they are or last were: a sleeping task's cache is there
+ *	home		weight of all tasks, each on the node where it is or last was, because the
+ *			cache of a sleeping task is there
  *	active		tasks of a node that are runnable, or were within the last window or two
  *
- * Moves are judged by `home`; by `queued` the answer would change with every sleep. Call the home
- * weight of one process on one node a share. A move that numa_gains() allows changes two shares, an
- * exchange that numa_swap_gains() allows four, and the list of all shares, largest first, grows in
- * lexicographic order. The list is bounded, so that moves and exchanges end while weights are constant.
+ * This file judges moves by `home`, because the answer by `queued` would change with every sleep.
+ * The home weight of one process on one node is called a share. A move that numa_gains() allows
+ * changes two shares, and an exchange that numa_swap_gains() allows changes four. Either makes the
+ * list of all shares, sorted with the largest first, grow in lexicographic order. The list is
+ * bounded, so moves and exchanges come to an end while weights are constant.
  *
- * Locks: the lock of the CPU on which a member is counted guards the member. Sums change atomically.
- * Processes are found, created and released under one lock, at fork and exit only. A node's average
- * and windows have no lock: a lost update makes a limit wrong by 1 ms, or by a task for two windows.
+ * Locks: the lock of the CPU on which a member is counted guards the member. Sums change
+ * atomically. One lock, taken at fork and exit only, guards finding, creating and releasing a
+ * process. No lock guards a node's average and windows: a lost update makes a limit wrong by 1 ms,
+ * or by a task for two windows.
  *
- * Requires, before it: an arena map named `arena`; lib/pelt.bpf.h.
+ * Requires an arena map named `arena` and lib/pelt.bpf.h, both before the include of this file.
  */
 #ifndef LIB_NUMA_BPF_H
 #define LIB_NUMA_BPF_H
@@ -30,29 +34,34 @@
 #define NUMA_BUCKETS	512	/* hash buckets of processes, by number */
 #define NUMA_PAGE	4096
 #define NUMA_NOWHERE	(-1)
-#define NUMA_WINDOW	26	/* 67 ms, as a shift of ns */
-#define NUMA_PLACE	1024	/* one core: room for a task that makes no other task wait */
+#define NUMA_WINDOW	26	/* length of a window as a shift of ns: 67 ms */
+#define NUMA_PLACE	1024	/* units of a core, which has room for one task that makes no
+				 * other task wait */
 
 /* A process's share of a node. */
 struct numa_share {
 	u64 queued;
 	u64 home;
-	u64 faults;			/* accesses of its tasks there to this node's memory, as known to the kernel */
+	u64 faults;			/* NUMA faults of the process's tasks whose memory is
+					 * mostly on this node */
 	u32 nr_queued;
-	u32 nr;				/* tasks at home */
+	u32 nr;				/* tasks whose home is this node */
 };
 typedef struct numa_share __arena numa_share_t;
 
-/* An unused process is all zeros. */
+/* The counts and weights of an unused process are 0. */
 struct numa_proc {
-	struct numa_proc __arena *next;	/* in its bucket, or in the list of unused ones */
-	u64 home;			/* on all nodes */
-	u64 turn_at;			/* time when one of its tasks was last chosen to be moved, ns */
+	struct numa_proc __arena *next;	/* next process in the bucket, or in the list of unused
+					 * processes */
+	u64 home;			/* home weight on all nodes */
+	u64 turn_at;			/* time when a task of the process was last chosen to be
+					 * moved, ns */
 	u32 nr;
 	u32 users;
-	s32 id;				/* 0: tasks that belong to no process that could be brought together */
+	s32 id;				/* number of the process; 0: unused, or tasks that belong
+					 * to no process */
 	u32 pad;
-	struct numa_share shares[];	/* by node, as many as the machine has */
+	struct numa_share shares[];	/* one for each node of the machine */
 };
 typedef struct numa_proc __arena numa_proc_t;
 
@@ -63,27 +72,34 @@ typedef struct numa_bucket __arena numa_bucket_t;
 
 struct numa_node {
 	u64 queued;
-	u64 average;			/* of queued, over about the last 32 periods of pelt */
+	u64 average;			/* average of `queued` over about the last 32 periods of
+					 * pelt */
 	u64 period;			/* period up to which `average` is updated */
-	s64 places;			/* its cores, in NUMA_PLACE */
-	u64 window;			/* the last window in which it was updated */
-	/* 64 bits: sums of narrower numbers have bounds, which the verifier would follow separately. */
+	s64 places;			/* number of the node's cores, times NUMA_PLACE */
+	u64 window;			/* number of the last window in which slept[] was updated */
+	/*
+	 * These counts have 64 bits, because sums of narrower numbers have bounds, and the verifier
+	 * would follow each bound separately.
+	 */
 	s64 nr_queued;
-	s64 slept[2];			/* sleeping tasks whose sleep began in an even or odd window */
+	s64 slept[2];			/* sleeping tasks, by whether their sleep began in an
+					 * even or odd window */
 };
 typedef struct numa_node __arena numa_node_t;
 
-/* State of a task, embedded in the caller's. */
+/* State of a task, embedded in the caller's state of the task. */
 struct numa_member {
 	numa_proc_t *proc;
-	u64 weight;			/* as counted */
+	u64 weight;			/* weight with which the task is counted */
 	u64 faults;
-	u64 moved_at;			/* time of its last move from another node, ns */
-	u64 slept_in;			/* window in which its sleep began, if it is counted in slept[] */
-	s32 node;			/* home; NUMA_NOWHERE: not counted yet */
-	s32 memory;			/* the node of `faults` */
+	u64 moved_at;			/* time of the task's last move from another node, ns */
+	u64 slept_in;			/* window in which the task's sleep began, if the task is
+					 * counted in slept[] */
+	s32 node;			/* the task's home; NUMA_NOWHERE: the task is not counted
+					 * yet */
+	s32 memory;			/* node whose share contains `faults` */
 	u32 queued;
-	u32 sleeps;			/* it is counted in slept[] */
+	u32 sleeps;			/* the task is counted in slept[] */
 };
 typedef struct numa_member __arena numa_member_t;
 
@@ -103,7 +119,8 @@ struct {
 static u32 numa_nr_nodes;
 static numa_node_t *numa_nodes;
 static numa_bucket_t *numa_buckets;
-static numa_proc_t *numa_others;		/* the process of tasks that have none */
+static numa_proc_t *numa_others;		/* stands for the process of all tasks that
+						 * belong to none */
 
 static __always_inline numa_share_t *numa_share(numa_proc_t *p, u32 node)
 {
@@ -122,7 +139,7 @@ static numa_proc_t *numa_new_page(void)
 	return bpf_arena_alloc_pages(&arena, NULL, 1, NUMA_NO_NODE, 0);
 }
 
-/* Initialises for nodes 0 to nr_nodes - 1; at most NUMA_MAX_NODES. */
+/* Allocates the memory for nodes 0 to nr_nodes - 1. `nr_nodes` is at most NUMA_MAX_NODES. */
 static s32 numa_init(u32 nr_nodes)
 {
 	numa_nr_nodes = nr_nodes;
@@ -154,7 +171,7 @@ static numa_proc_t *numa_take_free(struct numa_pool *pool, numa_bucket_t *b, s32
 	return p;
 }
 
-/* Adds a page's worth of processes to the pool. New pages are zero. */
+/* Adds a page of unused processes to the pool. The arena's new pages are zero. */
 static bool numa_refill(struct numa_pool *pool)
 {
 	u32 bytes = numa_proc_bytes(), at;
@@ -173,7 +190,9 @@ static bool numa_refill(struct numa_pool *pool)
 	return true;
 }
 
-/* Makes the task one of the process `id`, or of none (id 0, or no memory). May sleep. */
+/*
+ * Adds the task to the process `id`, or to no process if `id` is 0 or memory is short. May sleep.
+ */
 static __noinline int numa_join(numa_member_t *m, s32 id)
 {
 	u32 zero = 0, tries;
@@ -185,7 +204,10 @@ static __noinline int numa_join(numa_member_t *m, s32 id)
 	m->memory = NUMA_NOWHERE;
 	m->proc = numa_others;
 	m->weight = 0;
-	/* clang would merge adjacent stores of 0 into one that it does not cast to the arena. */
+	/*
+	 * clang would merge adjacent stores of 0 into one store, and omit that store's cast to the
+	 * arena.
+	 */
 	asm volatile("" ::: "memory");
 	m->faults = 0;
 	asm volatile("" ::: "memory");
@@ -244,7 +266,10 @@ static __noinline int numa_release(numa_proc_t *p)
 
 /* ---- nodes ---- */
 
-/* Updates the average with the present `queued` up to now. To be called before `queued` changes. */
+/*
+ * Updates a node's average up to now with the present `queued`. The caller does so before it
+ * changes `queued`.
+ */
 static void numa_settle_node(numa_node_t *n, u64 now)
 {
 	u64 period = now >> PELT_PERIOD_SHIFT, passed = period - n->period, queued = n->queued;
@@ -255,7 +280,7 @@ static void numa_settle_node(numa_node_t *n, u64 now)
 	n->average = pelt_decay(n->average, passed) + queued - pelt_decay(queued, passed);
 }
 
-/* Drops tasks whose sleep began before the last window. */
+/* Removes tasks from slept[] whose sleep began before the previous window. */
 static void numa_roll_node(numa_node_t *n, u64 now)
 {
 	u64 window = now >> NUMA_WINDOW, passed = window - n->window;
@@ -278,7 +303,10 @@ static u64 numa_active(numa_node_t *n, u64 now)
 	return active > 0 ? active : 0;
 }
 
-/* Returns a node's limit of active tasks: one per core, or its share of all if more. In NUMA_PLACE. */
+/*
+ * Returns a node's limit of active tasks, times NUMA_PLACE: one task per core or, if the machine
+ * has more active tasks than cores, the node's part of these tasks in proportion to its cores.
+ */
 static __always_inline u64 numa_limit(u32 node, u64 now)
 {
 	u64 all = 0, places = 0;
@@ -292,8 +320,9 @@ static __always_inline u64 numa_limit(u32 node, u64 now)
 }
 
 /*
- * Returns whether a node has room for a task of that weight: a core for each active task; or, if
- * the task finds CPU time there, less than its share of all active tasks plus `beyond`.
+ * Returns whether a node has room for a task of that weight. It has room if it has fewer active
+ * tasks than cores. It also has room if its average load leaves CPU time for the task and it has
+ * fewer active tasks than its limit plus `beyond`.
  */
 static __noinline bool numa_has_room(u32 node, u64 weight, u32 beyond, u64 now)
 {
@@ -357,7 +386,7 @@ static void numa_enter_home(numa_member_t *m, u32 node, u64 weight)
 	__sync_fetch_and_add(&p->nr, 1);
 }
 
-/* Ends the member's sleep, or its count among its node's sleepers. */
+/* Removes the member from the sleepers of its node, if it is counted there. */
 static void numa_end_sleep(numa_member_t *m, u64 now)
 {
 	numa_node_t *n = numa_nodes + m->node;
@@ -420,7 +449,7 @@ static void numa_dequeue(numa_member_t *m, u64 now)
 	numa_begin_sleep(m, now);
 }
 
-/* Changes the member's weight where it is counted. */
+/* Changes the member's weight, and all sums that contain it. */
 static void numa_reweigh(numa_member_t *m, u64 weight, u64 now)
 {
 	u64 delta = weight - m->weight;
@@ -440,7 +469,10 @@ static void numa_reweigh(numa_member_t *m, u64 weight, u64 now)
 	__sync_fetch_and_add(&numa_nodes[m->node].queued, delta);
 }
 
-/* Sets the node of most of the member's memory, and its faults there; NUMA_NOWHERE: unknown. */
+/*
+ * Sets the node that has most of the member's memory, and the member's faults. NUMA_NOWHERE: the
+ * node is not known.
+ */
 static void numa_remember(numa_member_t *m, s32 node, u64 faults)
 {
 	numa_proc_t *p = m->proc;
@@ -470,13 +502,19 @@ static void numa_leave(numa_member_t *m, u64 now)
 
 /* ---- judging ---- */
 
-/* Returns whether the two shares differ by at most the weight of the task that may move. */
+/*
+ * Returns whether share `there` is at most as large as `here`, and smaller by no more than
+ * `weight`, the weight of the task that may move.
+ */
 static __always_inline bool numa_is_level(numa_share_t *here, numa_share_t *there, u64 weight)
 {
 	return there->home <= here->home && there->home + weight >= here->home;
 }
 
-/* Returns how many more faults are at `to` than at `from`, if faults decide; otherwise 0. */
+/*
+ * Returns how many more faults the process has on `to` than on `from`, if faults decide between the
+ * two nodes; otherwise 0.
+ */
 static __always_inline s64 numa_memory_gain(numa_proc_t *p, u32 from, u32 to, u64 weight)
 {
 	numa_share_t *here = numa_share(p, from), *there = numa_share(p, to);
@@ -485,9 +523,9 @@ static __always_inline s64 numa_memory_gain(numa_proc_t *p, u32 from, u32 to, u6
 }
 
 /*
- * Returns whether a move of a task of that weight brings its process together: the process then has
- * more on the destination than it has now on the source. If the two shares differ by at most the
- * task's weight, and `by_faults`, a difference in faults decides.
+ * Returns whether a move of a task of that weight brings process `p` together: with the task, its
+ * share on `to` is larger than its present share on `from`. With `by_faults`, a difference in
+ * faults decides between shares that differ by at most the task's weight.
  */
 static bool numa_gains(numa_proc_t *p, u32 from, u32 to, u64 weight, bool by_faults)
 {
@@ -502,16 +540,20 @@ static bool numa_gains(numa_proc_t *p, u32 from, u32 to, u64 weight, bool by_fau
 	return there->home + weight > here->home;
 }
 
-/* Returns whether its process has other tasks, and gains nothing by the move. */
+/*
+ * Returns whether process `p` has other tasks, and the move of the task does not bring it together.
+ */
 static bool numa_scatters(numa_proc_t *p, u32 from, u32 to, u64 weight, bool by_faults)
 {
 	return p && p->id && p->home > weight && !numa_gains(p, from, to, weight, by_faults);
 }
 
 /*
- * Returns whether an exchange of a task of `p` on `a` with one of `q` on `b` brings both processes together: one of
- * them then has more on its new node than either has now on its old node; or one has as much and the other more. If
- * `by_faults`, the two together must not move away from their memory; one direction of an exchange is always allowed.
+ * Returns whether an exchange of a task of `p` on node `a` with a task of `q` on node `b` brings
+ * the processes together. It does so if one process then has more on its new node than either
+ * process has now on its old node, or if one process has as much as now and the other has more.
+ * With `by_faults`, the two tasks together must not move away from their memory; this rule never
+ * forbids both an exchange and its reverse.
  */
 static __always_inline bool numa_swap_gains(numa_proc_t *p, numa_proc_t *q, u32 a, u32 b, u64 weight, u64 other, bool by_faults)
 {
@@ -534,7 +576,10 @@ static __always_inline bool numa_swap_gains(numa_proc_t *p, numa_proc_t *q, u32 
 	return (p_then > q_then ? p_then : q_then) > (p_now > q_now ? p_now : q_now);
 }
 
-/* A process moves one task per `gap`, so that each move is judged by the result of the last one. */
+/*
+ * Returns whether the process may move a task now, and if so notes the time. A process moves one
+ * task per `gap` ns, so that each move is judged after the result of the last one is known.
+ */
 static __always_inline bool numa_take_turn(numa_proc_t *p, u64 now, u64 gap)
 {
 	u64 last = p->turn_at;
@@ -550,7 +595,10 @@ static u64 numa_task_weight(numa_proc_t *p, u32 node)
 	return s->nr ? s->home / s->nr : 0;
 }
 
-/* Returns the node with the fewest tasks of the process whose move here gains. NUMA_NOWHERE: none. */
+/*
+ * Returns the node with the fewest tasks of the process, among those that have a runnable task of
+ * it and from which a move to `here` brings it together. NUMA_NOWHERE: there is none.
+ */
 static __noinline s32 numa_source(numa_proc_t *p, u32 here, bool by_faults)
 {
 	s32 best = NUMA_NOWHERE;
@@ -569,7 +617,10 @@ static __noinline s32 numa_source(numa_proc_t *p, u32 here, bool by_faults)
 	return best;
 }
 
-/* Returns the node nearest to the memory with as much of the process as `to`, except `from`, or none. */
+/*
+ * Returns the node, other than `from`, on which the process has at least as large a share as on
+ * `to`, more faults than there, and the most faults of all such nodes. NUMA_NOWHERE: there is none.
+ */
 static __noinline __attribute__((unused)) s32 numa_nearer_memory(numa_proc_t *p, u32 from, u32 to)
 {
 	s32 best = NUMA_NOWHERE;
@@ -591,7 +642,10 @@ static __noinline __attribute__((unused)) s32 numa_nearer_memory(numa_proc_t *p,
 	return best;
 }
 
-/* Returns whether no other node has more of the process or of its memory. */
+/*
+ * Returns whether the process has faults on the node, and no other node has more of the process or
+ * of its faults.
+ */
 static __noinline __attribute__((unused)) bool numa_is_at_memory(numa_proc_t *p, u32 node)
 {
 	numa_share_t *here = numa_share(p, node);

@@ -2,25 +2,33 @@
 /*
  * pelt: per-entity load tracking, a decaying average of an entity's recent activity. Integers only.
  *
- * Owns: arithmetic of sums over periods. Does not: know tasks, groups or clocks; time is an argument.
+ * Owns: arithmetic of sums over periods. Does not: know tasks, groups or clocks; the caller passes
+ * the time.
  *
- * Time passes in units of 1024 ns; 1024 units (about 1 ms) are a period. A period in which an entity was
- * runnable throughout adds 1024 to its sum, and is worth y times as much each period later, with y^32 = 1/2:
+ * Time passes in units of 1024 ns; 1024 units (about 1 ms) are a period. A period in which an
+ * entity was runnable throughout adds 1024 to the entity's sum. With each later period this
+ * contribution shrinks by the factor y, where y^32 = 1/2:
  *
- *	sum = u0 + u1 y + u2 y^2 + ...		u_i: units in which it was runnable, i periods ago
+ *	sum = u0 + u1 y + u2 y^2 + ...
  *
- * The same sum over all time, runnable or not, is `period`: runnable / period is the recent share.
- * No sum exceeds PELT_MAX. Only pelt_share() divides; calling it pays only when a period ended.
+ * u_i is the number of units in which the entity was runnable, i periods ago.
  *
- * Error: units are counted exactly until a period ends. A decay then rounds down by less than 1 + 2^-16, and
- * a run of full periods is off by less than that in either direction. Errors decay as the sum does, so that
- * none exceeds 1.09 / (1 - y), less than 51 of 47788. crates/sched/tests/pelt.rs derives and tests it.
+ * `period` is such a sum over all time, whether the entity was runnable or not. The quotient
+ * runnable / period is therefore the entity's recent share of the time. No sum exceeds PELT_MAX.
+ * Only pelt_share() divides, and a call is worthwhile only after a period has ended.
+ *
+ * Error: units are counted exactly until a period ends. A decay then rounds down by less than 1 +
+ * 2^-16, and a run of full periods is off by less than that in either direction. An error decays as
+ * the sum does, so the errors of a sum together stay below 1.09 / (1 - y), which is less than 51 of
+ * 47788. crates/testkit/tests/pelt.rs derives and tests this bound.
  *
  * Models: the series "sched: entity load-tracking re-work" (2012), in Linux from 3.8 on. Differs:
- *   - Time below a unit is kept for the next update, and so is the elapsed part of the open period. The
- *     series dropped the former and read the latter off the decayed period sum: its periods drift slowly.
- *   - A run of n full periods is the maximum less its decay by n. The series added it from a table in a loop,
- *     each path of which the verifier follows. After 345 periods it added 47742, one period too many.
+ *   - An update keeps the time below a unit, and the elapsed part of the open period, for the next
+ *     update. The series dropped the time below a unit and derived the elapsed part from the
+ *     decayed period sum, so its periods drift slowly.
+ *   - The sum of n full periods is computed as the maximum less the maximum decayed by n periods.
+ *     The series added it up from a table in a loop, and the verifier follows each path of such a
+ *     loop. After 345 periods the series added 47742, which is one period too many.
  */
 #ifndef LIB_PELT_BPF_H
 #define LIB_PELT_BPF_H
@@ -33,7 +41,7 @@
 					 * series' 47742 results from rounding each period */
 #define PELT_MAX_FULL		(PELT_MAX - PELT_PERIOD)
 
-/* floor(2^32 y^n) */
+/* Element n is floor(2^32 y^n). */
 static const u64 pelt_decay_factor[PELT_HALF] = {
 	0x100000000, 0xfa83b2db, 0xf5257d15, 0xefe4b99b, 0xeac0c6e7, 0xe5b906e7, 0xe0ccdeec, 0xdbfbb797,
 	0xd744fcca, 0xd2a81d91, 0xce248c15, 0xc9b9bd86, 0xc5672a11, 0xc12c4cca, 0xbd08a39f, 0xb8fbaf47,
@@ -42,14 +50,17 @@ static const u64 pelt_decay_factor[PELT_HALF] = {
 };
 
 struct pelt_avg {
-	u64 last;	/* time up to which all is counted, ns */
-	u32 runnable;	/* sums, up to PELT_MAX */
+	u64 last;	/* time up to which the sums are counted, ns */
+	u32 runnable;	/* this and the next two: sums, up to PELT_MAX */
 	u32 running;
 	u32 period;
 	u32 open;	/* elapsed units of the open period */
 };
 
-/* Returns y^n in units of 2^-32, without the halvings, which pelt_part() applies. */
+/*
+ * Returns y^(n mod 32) in units of 2^-32; 0 if y^n leaves nothing of any sum. pelt_part() applies
+ * the remaining n / 32 halvings.
+ */
 static __always_inline u64 pelt_left(u64 n)
 {
 	return n < PELT_HALF * 32 ? pelt_decay_factor[n & (PELT_HALF - 1)] : 0;
@@ -67,22 +78,26 @@ static __always_inline u64 pelt_decay(u64 val, u64 n)
 	return pelt_part(val, pelt_left(n), n);
 }
 
-/* Returns the sum of n full periods that ended 1 to n periods ago: the maximum less older ones. */
+/*
+ * Returns the sum of n full periods that ended 1 to n periods ago: the maximum less the part of
+ * periods that are older.
+ */
 static __always_inline u64 pelt_full_periods(u64 n)
 {
 	return PELT_MAX_FULL - pelt_decay(PELT_MAX_FULL, n);
 }
 
 /*
- * Counts the time from the last update to `now`, during all of which the entity was runnable
- * (running) or not. Returns whether a period ended: only then need a share be computed again.
+ * Counts the time from the last update to `now`. `runnable` and `running` say whether the entity
+ * was so during all of that time. Returns whether a period ended: only then does the caller have to
+ * compute a share again.
  */
 static __noinline __attribute__((unused)) bool pelt_update(struct pelt_avg __arena *a, u64 now, bool runnable, bool running)
 {
 	u64 units, ended, part, full, left;
 
 	if ((s64)(now - a->last) < 0) {
-		a->last = now;	/* another CPU's clock was ahead */
+		a->last = now;	/* the CPU of the last update had a clock that was ahead */
 		return false;
 	}
 	units = (now - a->last) >> PELT_UNIT_SHIFT;
@@ -100,7 +115,10 @@ static __noinline __attribute__((unused)) bool pelt_update(struct pelt_avg __are
 			a->running += units;
 		return false;
 	}
-	/* The rest of the open period, the full periods after it, and the part of the new open one. */
+	/*
+	 * Counts the rest of the open period, the full periods after it, and the elapsed part of
+	 * the new open period.
+	 */
 	part = PELT_PERIOD - part;
 	units -= part;
 	ended = units / PELT_PERIOD;
@@ -114,7 +132,10 @@ static __noinline __attribute__((unused)) bool pelt_update(struct pelt_avg __are
 	return true;
 }
 
-/* Returns `weight` in proportion to the runnable part of the time. */
+/*
+ * Returns `weight` times sum / period, the part of the time in which the entity was runnable (or
+ * ran).
+ */
 static __always_inline u64 pelt_share(u64 weight, u32 sum, u32 period)
 {
 	return weight * sum / (period + 1);

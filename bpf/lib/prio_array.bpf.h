@@ -3,15 +3,17 @@
  * A priority array: a FIFO list per level, and a bitmap of the non-empty levels. Level 0 is the best.
  *
  * Owns: the order of one array's waiting tasks. Does not: know the array's purpose, slices or CPUs.
- * Each list is a user DSQ, so the kernel takes off a task that leaves, and none can be lost.
+ * Each list is a user DSQ, so the kernel removes a task that leaves the run queue, and no task can
+ * be lost.
  *
- * A set bit may stand for a list that has become empty by itself (its task changed its affinity or
- * was moved away), but a clear bit never stands for a list with tasks. A bit is therefore set
- * before the insertion, under the lock of the run queue that the array belongs to; it is cleared
- * only in that run queue's own dispatch, during which no insertion can happen.
+ * A set bit may stand for a list that the kernel has emptied, because the list's last task changed
+ * its affinity or was moved away. A clear bit never stands for a list with tasks. The scheduler
+ * therefore sets a bit before it inserts a task, under the lock of the run queue that the array
+ * belongs to. It clears a bit only in that run queue's own dispatch, during which no task can be
+ * inserted.
  *
  * Taking the best task costs the same for any number of tasks: one search in a word and one list
- * head. A stale bit costs one more step, once.
+ * head. A set bit of an empty list costs one more step, once.
  */
 #pragma once
 #include <scx/common.bpf.h>
@@ -38,7 +40,7 @@ static __always_inline u64 prio_better(u32 level, bool equal)
 	return n >= PRIO_LEVELS ? PRIO_ALL : (1ULL << n) - 1;
 }
 
-/* Creates the lists: DSQs `base` to `base + PRIO_LEVELS - 1`. Sleeps. */
+/* Creates the lists: DSQs `base` to `base + PRIO_LEVELS - 1`. May sleep. */
 static inline s32 prio_array_create(u64 base)
 {
 	u32 level;
@@ -52,7 +54,7 @@ static inline s32 prio_array_create(u64 base)
 	return 0;
 }
 
-/* Sets a level's bit; to be called before a task is put on its list. */
+/* Sets a level's bit. The caller does so before it puts a task on the level's list. */
 static __always_inline void prio_array_mark(struct prio_array *a, u32 level)
 {
 	u64 bit = 1ULL << (level & 63);
@@ -61,14 +63,20 @@ static __always_inline void prio_array_mark(struct prio_array *a, u32 level)
 		__sync_fetch_and_or(&a->bitmap, bit);
 }
 
-/* Clears the bit of an empty list. Only for the dispatch of the array's own run queue. */
+/*
+ * Clears a level's bit if the level's list is empty. Only the dispatch of the array's own run queue
+ * may call this.
+ */
 static __always_inline void prio_array_clear_if_empty(struct prio_array *a, u64 base, u32 level)
 {
 	if (!scx_bpf_dsq_nr_queued(base + level))
 		__sync_fetch_and_and(&a->bitmap, ~(1ULL << (level & 63)));
 }
 
-/* For ops.enqueue or select_cpu: queues the task at its level, at the end unless SCX_ENQ_HEAD. */
+/*
+ * For ops.enqueue or select_cpu: puts the task at the end of its level's list, or at the head with
+ * SCX_ENQ_HEAD.
+ */
 static __always_inline void prio_array_insert(struct prio_array *a, u64 base, u32 level, struct task_struct *p,
 					      u64 slice_ns, u64 enq_flags)
 {
@@ -77,8 +85,9 @@ static __always_inline void prio_array_insert(struct prio_array *a, u64 base, u3
 }
 
 /*
- * For ops.dispatch: moves the first task of the best of `levels` to the local DSQ, if there is one.
- * Skips lists whose tasks may not run here; they keep their bits. Global, to be verified once.
+ * For ops.dispatch: moves the first task of the best of `levels` to the local DSQ, and returns
+ * whether there was one. Skips lists whose tasks may not run on this CPU, and leaves their bits
+ * set. The function is global so that the verifier walks through it once.
  */
 __weak bool prio_array_pop(struct prio_array *a, u64 base, u64 levels)
 {

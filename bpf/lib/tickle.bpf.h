@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * tickle: which vCPU a waking vCPU interrupts, before and after the change "xen: sched_credit:
- * improve tickling of idle CPUs" (2012). A function of the state; the caller kicks and counts.
+ * improve tickling of idle CPUs" (2012). The decision depends on the arguments alone; the caller
+ * kicks CPUs and counts.
  *
  * Terms:
  *   new       the vCPU that wakes up, queued on `cpu`
  *   cur       the vCPU that runs on `cpu`; the idle vCPU if none does
  *   idlers    the CPUs without a running vCPU
- *   suitable  those of them on which new may run
+ *   suitable  the idlers on which new may run
  *
- * Owns: nothing. Tested as a table: cases/sched/credit/tickle.case.
+ * Owns: nothing. The table in cases/sched/credit/tickle.case tests the decision.
  */
 #ifndef SCXLAB_TICKLE_BPF_H
 #define SCXLAB_TICKLE_BPF_H
@@ -17,15 +18,16 @@
 /* Xen's priorities; a greater number is better. */
 enum tickle_pri {
 	TICKLE_PRI_IDLE		= -64,
-	TICKLE_PRI_OVER		= -2,	/* has used up its credit */
-	TICKLE_PRI_UNDER	= -1,	/* has credit */
-	TICKLE_PRI_BOOST	= 0,	/* has credit, and just woke up */
-	TICKLE_PRI_OTHER	= 1,	/* of a higher scheduling class: nothing here interrupts it */
+	TICKLE_PRI_OVER		= -2,	/* the vCPU has used up its credit */
+	TICKLE_PRI_UNDER	= -1,	/* the vCPU has credit */
+	TICKLE_PRI_BOOST	= 0,	/* the vCPU has credit, and just woke up */
+	TICKLE_PRI_OTHER	= 1,	/* a task of a higher scheduling class, which no vCPU
+					 * interrupts */
 };
 
 enum tickle_mode {
 	TICKLE_OLD,	/* before the change */
-	TICKLE_NEW,	/* after it */
+	TICKLE_NEW,	/* after the change */
 };
 
 struct tickle_in {
@@ -36,11 +38,12 @@ struct tickle_in {
 	bool cpu_suits;		/* new may run on `cpu` */
 };
 
-/* The action, and which of Xen's counters to increment. */
+/* A decision: the actions, and the counters of Xen that the caller increments. */
 enum tickle_action {
 	TICKLE_LOCAL		= 1 << 0,	/* interrupt `cpu` */
-	TICKLE_IDLERS		= 1 << 1,	/* wake one suitable idler, or all */
-	TICKLE_MIGRATE_CUR	= 1 << 2,	/* move cur: kicked_away, migrate_r, migrate_kicked_away */
+	TICKLE_IDLERS		= 1 << 1,	/* wake one suitable idler, or all of them */
+	TICKLE_MIGRATE_CUR	= 1 << 2,	/* move cur, and count that in kicked_away,
+						 * migrate_r and migrate_kicked_away */
 
 	TICKLE_COUNT_LOCAL_IDLER	= 1 << 8,
 	TICKLE_COUNT_LOCAL_OVER		= 1 << 9,
@@ -64,7 +67,10 @@ static __always_inline u32 tickle_local_counter(s32 cur_pri)
 	}
 }
 
-/* A higher priority interrupts; and idlers are woken whenever two vCPUs want to run on `cpu`. */
+/*
+ * new interrupts cur if its priority is higher. Idlers are woken as well whenever two vCPUs want to
+ * run on `cpu`.
+ */
 static __always_inline u32 tickle_decide_old(const struct tickle_in *in)
 {
 	u32 what = 0;
@@ -77,13 +83,16 @@ static __always_inline u32 tickle_decide_old(const struct tickle_in *in)
 		return what | TICKLE_COUNT_IDLERS_NONE;
 	if (in->has_suitable)
 		what |= TICKLE_IDLERS | TICKLE_COUNT_IDLERS_SOME;
-	/* With idlers, `cpu` is interrupted only if new may run on it. */
+	/* If there are idlers, `cpu` is interrupted only if new may run on it. */
 	if (!in->cpu_suits)
 		what &= ~TICKLE_LOCAL;
 	return what;
 }
 
-/* A suitable idler spares cur; if all idlers are unsuitable, cur is moved to one of them. */
+/*
+ * If an idler is suitable, idlers are woken and cur is not interrupted. If all idlers are
+ * unsuitable, new interrupts a cur of lower priority, and cur moves to one of the idlers.
+ */
 static __always_inline u32 tickle_decide_new(const struct tickle_in *in)
 {
 	bool higher = in->new_pri > in->cur_pri;
@@ -104,8 +113,9 @@ static __always_inline u32 tickle_decide(enum tickle_mode mode, const struct tic
 
 /*
  * Returns the next CPU after `last`, cyclically, that is in both masks; -1 if there is none.
- * `TEST(cpu, mask)` tests membership: kernel masks have a function for that, a test has words. The
- * CPU is computed from the iterator's number; otherwise the verifier would follow each of its values.
+ * `TEST(cpu, mask)` returns whether a mask has a CPU: the scheduler passes kernel masks, the
+ * self-test passes words. The macro computes the CPU from the iterator's number, because the
+ * verifier would follow each value of a CPU number that is incremented.
  */
 #define TICKLE_CYCLE(last, nr_cpus, TEST, idlers, affinity)				\
 ({											\

@@ -2,16 +2,18 @@
 /*
  * probe: measures a workload on a real kernel, with the definitions of the simulator's metrics.
  *
- * The workload is every task that descends from `root_tgid`. Its tasks have an entry in task
- * storage, made when they are forked. Times are bpf_ktime_get_ns().
+ * The workload is every task that descends from `root_tgid`. A task of the workload has an entry in
+ * task storage, made when the task is forked. Times are bpf_ktime_get_ns().
  *
- * Time before `from` and after `until` does not count: the workload is being started, or collected. A
- * wait begins when the task is about to be woken (sched_waking), is new (sched_wakeup_new), or is
- * switched out while runnable, and ends when a CPU switches to it. Only its part within the measurement
- * counts. Tasks are killed after it, so that a CPU switches also to those that still wait then.
+ * Time before `from` and after `until` does not count, because the workload is then being started
+ * or collected. A wait begins when the task is about to be woken (sched_waking), is new
+ * (sched_wakeup_new), or is switched out while runnable, and ends when a CPU switches to the task.
+ * Only the part of a wait within the measurement counts. Tasks are killed after the measurement, so
+ * that a CPU switches also to those that still wait at its end.
  *
- * A traced run also writes the events of every task into a ring, until it is full. The ring is read
- * after the run: a reader during the run would be scheduled by the measured scheduler.
+ * A traced run also writes the events of every task into a ring, until the ring is full. The reader
+ * reads the ring after the run, because during the run the measured scheduler would schedule the
+ * reader.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
@@ -22,14 +24,18 @@
 
 char _license[] SEC("license") = "GPL";
 
-/* The process whose descendants are the workload; set before the programs are attached. */
+/*
+ * Process whose descendants are the workload. The loader sets it before it attaches the programs.
+ */
 const volatile u32 root_tgid = 0;
 /* Number of CPUs. */
 const volatile u32 nr_cpus = 1;
 /* Non-zero if events are written into the ring. */
 const volatile u32 tracing = 0;
 
-/* The measurement lies between these times; set while the programs are attached. */
+/*
+ * The measurement lies between these times. The loader sets them while the programs are attached.
+ */
 u64 from = ~0ULL;
 u64 until = ~0ULL;
 
@@ -39,11 +45,11 @@ u64 until = ~0ULL;
 enum presence { ABSENT, WAITS, RUNS };
 
 struct task_state {
-	enum presence presence;	/* as counted for its cgroup */
+	enum presence presence;	/* state in which the task is counted for its cgroup */
 	u64 cgroup;
-	u64 waiting_since;	/* 0: it is not waiting */
+	u64 waiting_since;	/* 0: the task does not wait */
 	u64 woken_at;		/* 0: the wait did not begin with a wake-up */
-	u64 on_cpu_since;	/* 0: it is not running */
+	u64 on_cpu_since;	/* 0: the task does not run */
 	struct task_account sum;
 };
 
@@ -68,7 +74,10 @@ struct {
 	__type(value, struct cpu_account);
 } cpus SEC(".maps");
 
-/* Migrations, by source CPU (upper half) and destination CPU. */
+/*
+ * Numbers of migrations. The key has the source CPU in its upper half and the destination in its
+ * lower half.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1 << 16);
@@ -76,7 +85,7 @@ struct {
 	__type(value, u64);
 } moves SEC(".maps");
 
-/* Tasks that ended, in the order of their ends. */
+/* Tasks that ended. The key is the number of tasks that ended before. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -94,7 +103,7 @@ struct {
 	__type(value, struct cgroup_state);
 } cgroups SEC(".maps");
 
-/* The loader enlarges it for a traced run. */
+/* Events of a traced run, for which the loader enlarges the ring. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 12);
@@ -106,7 +115,7 @@ static u32 bucket_of(u64 ns)
 
 	if (ns < SUB)
 		return ns;
-	/* Position of the highest bit, by halving. */
+	/* Finds the position of the highest bit by halving the range. */
 	top = 0;
 	for (int step = 32; step; step >>= 1) {
 		if (ns >> (top + step))
@@ -215,7 +224,7 @@ static void describe(struct trace_task *to, struct task_struct *p)
 	bpf_probe_read_kernel_str(to->comm, sizeof(to->comm), p->comm);
 }
 
-/* Inline, because a BPF function has at most five arguments. */
+/* The function is inline, because a BPF function has at most five arguments. */
 static __always_inline void trace(enum trace_kind kind, u64 now, struct task_struct *task, struct task_struct *other,
 				  u32 arg0, u32 arg1)
 {
@@ -227,7 +236,7 @@ static __always_inline void trace(enum trace_kind kind, u64 now, struct task_str
 	r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
 	if (!r) {
 		cpu = this_cpu();
-		/* Atomic, because an interrupt may count in between. */
+		/* The addition is atomic, because an interrupt may count in between. */
 		if (cpu)
 			__sync_fetch_and_add(&cpu->untraced, 1);
 		return;
@@ -248,7 +257,10 @@ static void trace_wakeup(struct task_struct *p, u64 now)
 
 	if (!tracing)
 		return;
-	/* Not bpf_in_interrupt(), which reads the kernel's configuration: not every host provides it. */
+	/*
+	 * bpf_in_interrupt() is not used here, because it reads the kernel's configuration, which
+	 * not every host provides.
+	 */
 	if (!(get_preempt_count() & (NMI_MASK | HARDIRQ_MASK | SOFTIRQ_OFFSET)))
 		waker = bpf_get_current_task_btf();
 	trace(TRACE_WAKEUP, now, p, waker, p->thread_info.cpu, 0);
@@ -291,7 +303,10 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	return 0;
 }
 
-/* For a task still on its way off the CPU at sched_waking: its wait begins when it is queued. */
+/*
+ * Begins the wait of a task that was still on its way off the CPU at sched_waking. Such a task
+ * waits from the moment at which it is queued.
+ */
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(on_wakeup, struct task_struct *p)
 {
@@ -418,7 +433,10 @@ int BPF_PROG(on_switch, bool preempted, struct task_struct *prev, struct task_st
 	if (!cpu)
 		return 0;
 	trace(TRACE_SWITCH, now, prev, next, state_after(preempted, prev_state), 0);
-	/* Before its first switch the CPU ran the same task since before the measurement. */
+	/*
+	 * At the CPU's first switch `since` is 0, because the CPU has run `prev` since before the
+	 * measurement.
+	 */
 	if (prev->pid)
 		cpu->busy += measured(cpu->since, now);
 	else

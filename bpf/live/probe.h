@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Interface between the probe and its reader, crates/live/src/probe.rs. crates/live/build.rs makes the
- * reader's types and constants from it.
+ * Interface between the probe and its reader, crates/live/src/probe.rs. crates/live/build.rs makes
+ * the reader's types and constants from this file.
  */
 #ifndef SCXLAB_PROBE_H
 #define SCXLAB_PROBE_H
@@ -18,7 +18,10 @@ struct bpf_spin_lock {
 };
 #endif
 
-/* Times fall into buckets by their top SUB_BITS + 1 bits: exact below 2^SUB_BITS ns, then within 1.6 %. */
+/*
+ * The top SUB_BITS + 1 bits of a time choose its bucket. Buckets are exact below 2^SUB_BITS ns, and
+ * within 1.6 % from there on.
+ */
 #define SUB_BITS 6
 #define SUB (1 << SUB_BITS)
 #define BUCKETS ((65 - SUB_BITS) * SUB)
@@ -33,28 +36,30 @@ enum times {
 	NR_TIMES,
 };
 
-/* Counts by bucket and the largest value, one per CPU. */
+/*
+ * Number of times in each bucket, and the largest time. Each CPU has its own for each `enum times`.
+ */
 struct distribution {
 	__u64 max;
 	__u32 count[BUCKETS];
 };
 
-/* One per CPU, written by that CPU only. */
+/* Figures of one CPU. Only that CPU writes them. */
 struct cpu_account {
-	__u64 since;	/* start of the present task's time, ns; 0: no switch yet */
+	__u64 since;	/* time of the CPU's last switch, ns; 0: no switch yet */
 	__u64 is_busy;	/* whether the present task is not the idle task */
 	__u64 busy;	/* ns in tasks of any kind */
 	__u64 idle;	/* ns in the idle task */
-	__u64 switches;	/* to or from a task of the workload */
-	__u64 wakeups;	/* of tasks of the workload */
-	__u64 lost;	/* ended tasks that found the table full */
-	__u64 untraced;	/* events that found the ring full */
+	__u64 switches;	/* switches to or from a task of the workload */
+	__u64 wakeups;	/* wake-ups of tasks of the workload */
+	__u64 lost;	/* tasks that ended when the map `done` was full */
+	__u64 untraced;	/* events left out because the ring was full */
 };
 
 /* Figures of a task of the workload, from its first switch in until its last switch out. */
 struct task_account {
 	__u64 run;	/* ns */
-	__u64 wait;	/* ns runnable and not running */
+	__u64 wait;	/* ns in which the task was runnable and did not run */
 	__u64 voluntary;
 	__u64 involuntary;
 	__u64 migrations;
@@ -63,14 +68,14 @@ struct task_account {
 	__s32 nice;
 	__u32 pad;
 	__u8 comm[COMM_BYTES];
-	__u64 cgroup;	/* inode number */
+	__u64 cgroup;	/* inode number of the task's cgroup */
 };
 
-/* Co-scheduling of the workload's tasks of a cgroup. */
+/* How much the workload's tasks of one cgroup run at the same time. */
 struct cgroup_account {
 	__u64 since;	/* time of the last change, ns */
-	__u64 some;	/* ns in which two or more were runnable and at least one ran */
-	__u64 all;	/* the part of it in which all of them ran, or one on each CPU */
+	__u64 some;	/* ns in which two or more tasks were runnable and at least one ran */
+	__u64 all;	/* part of `some` in which all runnable tasks ran, or one on each CPU */
 	__u32 waits;
 	__u32 runs;
 };
@@ -82,10 +87,10 @@ struct cgroup_state {
 };
 
 enum trace_kind {
-	TRACE_SWITCH,	/* from `task` to `other`; `arg[0]` is an enum trace_state */
-	TRACE_WAKEUP,	/* of `task` by `other`, pid 0 for an interrupt; `arg[0]` is the CPU of `task` */
-	TRACE_MIGRATE,	/* of `task`, from CPU `arg[0]` to CPU `arg[1]` */
-	TRACE_FORK,	/* of `task` by `other` */
+	TRACE_SWITCH,	/* a switch from `task` to `other`; `arg[0]` is an enum trace_state */
+	TRACE_WAKEUP,	/* `other` (pid 0: an interrupt) wakes `task`, whose CPU is `arg[0]` */
+	TRACE_MIGRATE,	/* `task` moves from CPU `arg[0]` to CPU `arg[1]` */
+	TRACE_FORK,	/* `other` forks `task` */
 };
 
 /* State of the task that was switched out. */
@@ -95,7 +100,7 @@ enum trace_state {
 	TRACE_DEAD,
 };
 
-/* A task as named at that time; pid 0 is the idle task, or no task. */
+/* A task, with its name at the time of the event. Pid 0 is the idle task, or no task. */
 struct trace_task {
 	__u32 pid;
 	__u32 tgid;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Records every operation that the kernel calls of any scheduler, by tracing programs at the entries of the
- * scheduler's programs. crates/live/src/witness.rs sets each program's target; those of operations that the
- * scheduler lacks are not loaded. crates/kernel/src/ext/op_record.rs records the same for the simulated kernel.
+ * Records every call of the kernel to an operation of a scheduler, whichever the scheduler is.
+ * Tracing programs at the entries of the scheduler's programs do so. crates/live/src/witness.rs
+ * sets the target of each tracing program, and does not load those for operations that the
+ * scheduler lacks. crates/kernel/src/ext/op_record.rs records the same data for the simulated
+ * kernel.
  */
 #include <scx/common.bpf.h>
 #include "witness.h"
@@ -16,7 +18,10 @@ struct {
 
 u64 nr_lost;
 
-/* Arguments of an operation: one array, whose address is the only argument of a tracing program. */
+/*
+ * Arguments of an operation. They are one array, whose address is the only argument of a tracing
+ * program.
+ */
 struct args {
 	u64 word[4];
 };
@@ -64,7 +69,7 @@ static void note(u32 op, const struct args *args, bool has_task, u64 told)
 
 #define ARG(n) (args.word[n])
 
-/* Defines the program of an operation: `on_` and the operation's name. */
+/* Defines the tracing program of an operation. Its name is `on_` and the operation's name. */
 #define WITNESS(name, op, has_task, told)						\
 SEC("fentry")										\
 int on_##name(u64 *ctx)									\

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Accounting: running burns credit (burn), and each time slice hands out new (account). Only the
- * accounting timer touches the list of active domains, so the list needs no lock.
+ * Accounting: a vCPU that runs burns credit (burn), and each time slice hands out new credit
+ * (account). Only the accounting timer touches the list of active domains, so the list needs no
+ * lock.
  */
 #ifndef SCXLAB_CREDIT_ACCT_BPF_H
 #define SCXLAB_CREDIT_ACCT_BPF_H
@@ -16,11 +17,14 @@
 
 #define NR_ACTIVE_WORDS	(MAX_VCPUS / 64)
 
-/* Active vCPUs: one bit per slot. A tick sets it, the accounting clears it. */
+/* Active vCPUs: one bit per slot. A tick sets the bit, and the accounting clears it. */
 u64 active_vcpus[NR_ACTIVE_WORDS];
-u32 nr_slots;			/* upper end of the slots used so far */
+u32 nr_slots;			/* slots used so far: those below this number */
 
-/* List of active domains and result of the last accounting. Indexes are + 1; 0 ends the list. */
+/*
+ * First domain in the list of active domains (index + 1; 0 ends the list), the sum of all credit
+ * after the last accounting, and the time of that accounting.
+ */
 u32 active_doms;
 s64 credit_balance_us;
 u64 accounted_to;
@@ -64,7 +68,7 @@ static void acct_start(struct vcpu *v)
 	TASK_STAT(v, state_active);
 }
 
-/* Charges a running vCPU up to now. A rest below 1 us is charged the next time. */
+/* Charges a running vCPU up to now. The next call charges a rest below 1 us. */
 static void burn(struct vcpu *v)
 {
 	u64 now = scx_bpf_now(), used_us;
@@ -97,7 +101,10 @@ do {											\
 	}										\
 } while (0)
 
-/* Counts the active vCPUs of each domain. Puts a newly active domain at the head of the list. */
+/*
+ * Counts the active vCPUs of each domain, and returns the sum of the active domains' weights. Puts
+ * a newly active domain at the head of the list.
+ */
 __noinline u64 count_active(void)
 {
 	u64 weight_total = 0;
@@ -129,17 +136,23 @@ static u64 div_up(u64 a, u64 b)
 	return b ? (a + b - 1) / b : 0;
 }
 
-/* State of one handout, domain by domain. Global, because stack values cost the verifier more. */
+/*
+ * State of one handout of credit, domain by domain. The variable is global, because the verifier
+ * needs more time for values on the stack.
+ */
 struct handout {
 	u64 span_us;		/* time since the last accounting */
 	u64 total_us;		/* credit to be shared by weight */
 	u64 weight_total;
-	u64 weight_left;	/* of the domains that have not got their share yet */
+	u64 weight_left;	/* weight of the domains that have not got their share yet */
 	u64 owed_us;		/* debt of all vCPUs after the last accounting */
-	bool xtra;		/* an earlier domain could have used more */
+	bool xtra;		/* an earlier domain could have used more than its share */
 } handout;
 
-/* Computes one domain's share. True if it could not take all of it, so that the next get more. */
+/*
+ * Computes one domain's share. Returns true if the domain could not take all of its share, so that
+ * the next domains get more.
+ */
 static bool share_out(struct dom *d)
 {
 	struct handout *h = &handout;
@@ -149,7 +162,10 @@ static bool share_out(struct dom *d)
 	if (weight_of == CREDIT_WEIGHT_OF_VCPU)
 		weight *= n;
 	h->weight_left -= weight < h->weight_left ? weight : h->weight_left;
-	/* All its vCPUs cannot run more than n spans; more is earned only to pay debt. */
+	/*
+	 * The domain's n vCPUs cannot run for more than n spans. The domain earns more than that
+	 * only to pay debt.
+	 */
 	peak_us = n * h->span_us + div_up(h->owed_us * weight, h->weight_total);
 	d->cap_us = div_up(effective_cap(d) * h->span_us, tslice_us());
 	d->vcpu_cap_us = 0;
@@ -172,8 +188,9 @@ static bool share_out(struct dom *d)
 }
 
 /*
- * Walks the active domains. Domains without active vCPUs leave the list. Full ones move to its
- * head, so that others get their unused share in the periods to come.
+ * Computes the share of each active domain. Domains without active vCPUs leave the list. A domain
+ * that cannot take all of its share moves to the head of the list if a domain before it could have
+ * used more. In later periods the domains after it then get the part that it leaves.
  */
 __noinline int share_all(void)
 {
@@ -220,7 +237,10 @@ static void park(struct vcpu *v)
 {
 	v->parked = true;
 	v->parked_at = scx_bpf_now();
-	/* The slot may belong to another task now. A parked vCPU must be looked at again. */
+	/*
+	 * The slot may have been given to another task, which clears the slot's bit. The bit is
+	 * set, because the accounting must look at a parked vCPU again.
+	 */
 	set_active(v->slot);
 	STAT(vcpu_park);
 	TASK_STAT(v, parked);
@@ -240,8 +260,9 @@ static void unpark(struct vcpu *v)
 }
 
 /*
- * Debt beyond this is forgiven. Xen forgives beyond one time slice. Our slices end at a tick, so
- * that rule would favour vCPUs that overrun one, and most of all those that run rarely.
+ * Returns the lowest credit of a vCPU; debt beyond it is forgiven. Xen forgives debt beyond one
+ * time slice. Slices end at a tick here, so Xen's rule would favour vCPUs that run longer than a
+ * slice, and most of all those that run rarely.
  */
 static s64 floor_us(void)
 {
@@ -249,8 +270,10 @@ static s64 floor_us(void)
 }
 
 /*
- * Handles more than a slice of credit. A sleeper stops earning and keeps half, so it starts a
- * little ahead next time. Xen treats waiting vCPUs so, too, and takes what it owes them.
+ * Reduces a credit of more than a time slice, and returns what is left. A vCPU that sleeps stops
+ * earning and keeps half of its credit, so it starts a little ahead next time. A vCPU that waits
+ * keeps up to MOST_SLICES time slices. Xen treats waiting vCPUs like sleeping ones, and so takes
+ * credit that it owes them.
  */
 static s64 keep_less(struct vcpu *v, s64 credit)
 {
@@ -278,7 +301,10 @@ static s64 pay(struct vcpu *v)
 		return 0;
 	credit = __sync_fetch_and_add(&v->credit_us, (s64)d->fair_us) + (s64)d->fair_us;
 	if (v->parked && credit < 0 && (!d->cap_us || park_expired(v))) {
-		/* The cap is gone, or the kernel's watchdog would soon see a stall. */
+		/*
+		 * The debt is forgiven, because the cap is gone, or because the kernel's watchdog
+		 * would soon see a stall.
+		 */
 		if (d->cap_us)
 			STAT(park_forgiven);
 		__sync_fetch_and_add(&v->credit_us, -credit);
@@ -329,13 +355,16 @@ __noinline int forget_counts(void)
 	return 0;
 }
 
-/* Xen's csched_acct(). */
+/* Hands out credit, as Xen's csched_acct() does. */
 __noinline int account(void)
 {
 	const struct cpumask *online;
 	u64 weight_total = count_active(), owed_us = 0, now = scx_bpf_now();
 
-	/* Hands out the time that has really passed, so that a late timer does not reduce it. */
+	/*
+	 * Hands out the time that has really passed, so that a late timer does not reduce the
+	 * credit.
+	 */
 	handout.span_us = (now - accounted_to) / NS_PER_US;
 	if (handout.span_us > MOST_SLICES * tslice_us())
 		handout.span_us = MOST_SLICES * tslice_us();
@@ -400,10 +429,11 @@ static bool anyone_waits(void)
 }
 
 /*
- * Safety net behind all wake-ups: all idle CPUs look if a task waits. A CPU that is idle beside its
- * own queue missed a kick. If it is so again, it is going off line: the kernel gives it no tasks
- * any more, but tells us late, maybe only after a task of that very queue has run. Such a queue,
- * and one of a CPU that has gone, is emptied elsewhere.
+ * Makes up for missed wake-ups: if a task waits anywhere, all idle CPUs are kicked to look for it.
+ * A CPU that is idle beside its own queue missed a kick. If the next accounting finds it idle
+ * beside its queue again, the CPU is going off line: the kernel gives it no tasks any more, but
+ * calls ops.cpu_offline() late, maybe only after a task of that very queue has run. The tasks of
+ * such a CPU's queues, and of the queues of a CPU that is off line, are moved to other CPUs.
  */
 __noinline int wake_forgotten(void)
 {

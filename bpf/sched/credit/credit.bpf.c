@@ -20,28 +20,29 @@
  *   tickle     to make a CPU reschedule
  *   idlers     the idle CPUs
  *
- * Mechanism. Each CPU has a FIFO per priority and runs the first vCPU of the best. The running vCPU
- * goes on only if it is better than all that wait, or alone. A tick (10 ms) charges it, ends its
- * boost, makes it active, and moves it if another core or socket has more idle CPUs. The accounting
- * (30 ms) gives each active domain its share of all CPU time by weight, but no more than its vCPUs
- * or its cap can use; other domains get the rest. Each vCPU gets an equal part. A vCPU with credit
- * below 0 is OVER, else UNDER. A vCPU that sleeps with more than a time slice of credit stops
- * earning. A vCPU of a capped domain that owes more than the cap per period is parked until it has
- * paid. A CPU whose best vCPU is OVER, or that has none, first looks at the other busy CPUs in turn
- * for a better one.
+ * Mechanism. Each CPU has a FIFO per priority and runs the first vCPU of the best priority. The
+ * running vCPU goes on only if it is better than all that wait, or alone. A tick (10 ms) charges
+ * the running vCPU, ends its boost, makes it active, and moves it if another core or socket has
+ * more idle CPUs. The accounting (30 ms) gives each active domain its share of all CPU time by
+ * weight, but no more than the domain's vCPUs or its cap can use; other domains get the rest. Each
+ * active vCPU of a domain gets an equal part of the share. A vCPU with credit below 0 is OVER, else
+ * UNDER. A vCPU that sleeps with more than a time slice of credit stops earning. A vCPU of a capped
+ * domain that owes more than the cap per period is parked until it has paid. A CPU whose best vCPU
+ * is OVER, or that has no vCPU, first looks at the other busy CPUs in turn for a better one.
  * A wake-up stays on the CPU where the vCPU last ran; bpf/lib/tickle.bpf.h decides which CPU it
  * interrupts.
  *
  * Limits:
- *   - A vCPU with credit waits for those of its priority on its CPU: one time slice each. OVER
- *     waits as long as others have credit. rescue_ms ends that wait: the README derives the bounds.
+ *   - A vCPU with credit waits for the vCPUs of its priority on its CPU, one time slice for each. A
+ *     vCPU that is OVER waits as long as others have credit. rescue_ms ends that wait: the README
+ *     derives the bounds.
  *   - Caps hold on average: a domain may run for 30 ms at once, then it is parked until it has
  *     paid. Caps below 1 % are 1 %. park_max_ms bounds parking, so a domain with very many vCPUs
  *     may exceed a small cap.
  *   - Kernel threads and tasks with migration disabled are never parked.
- *   - 4096 domains; further cgroups share their parent's. 65536 vCPUs; further tasks are UNDER and
- *     not charged. A parent's cap limits each domain below it, not their sum.
- *   - Slices end at a tick of the kernel, so they are up to a tick longer.
+ *   - 4096 domains; further cgroups belong to the domain of their parent. 65536 vCPUs; further
+ *     tasks are UNDER and not charged. A parent's cap limits each domain below it, not their sum.
+ *   - A slice ends at a tick of the kernel, so a vCPU may run up to a tick longer than its slice.
  */
 #include "acct.bpf.h"
 
@@ -78,12 +79,18 @@ static void enqueue_again(struct task_struct *p, struct vcpu *v, u64 enq_flags)
 	if (v->migrating) {
 		v->migrating = false;
 		to = cpu_pick(p, cpu, false);
-		/* On another CPU it counts as woken up, and gets the boost of a wake-up. */
+		/*
+		 * A vCPU that goes to another CPU counts as woken up, and gets the boost of a
+		 * wake-up.
+		 */
 		if (to != cpu && v->pri == PRI_UNDER)
 			v->pri = PRI_BOOST;
 		class = class_of(v->pri);
 	} else if (v->yielded && class + 1 < NR_CLASSES && scx_bpf_dsq_nr_queued(queue_id(cpu, class + 1)) > 0) {
-		/* Behind the vCPUs of the next lower priority, until the next sort. */
+		/*
+		 * A vCPU that yielded goes behind those of the next lower priority, until the next
+		 * sort.
+		 */
 		class++;
 	}
 	v->yielded = false;
@@ -125,7 +132,7 @@ void BPF_STRUCT_OPS(credit_enqueue, struct task_struct *p, u64 enq_flags)
 	tickle_for(p, v->pri, cpu);
 }
 
-/* Priority of prev against the waiting vCPUs. PRI_IDLE: it must not go on. */
+/* Returns the priority of prev against the waiting vCPUs; PRI_IDLE: prev must not go on. */
 static s32 prev_pri(struct task_struct *prev, struct vcpu *v)
 {
 	if (!prev || !(prev->scx.flags & SCX_TASK_QUEUED))
@@ -144,14 +151,19 @@ static void go_on(struct task_struct *prev, struct vcpu *v, s32 cpu)
 	scx_bpf_task_set_slice(prev, slice_ns(cpu));
 }
 
-/* Whether the vCPU began to run less than ratelimit_us ago and is not preempted yet. */
+/*
+ * Whether the vCPU began to run less than ratelimit_us ago, so that it must not be preempted yet.
+ */
 static bool is_ratelimited(const struct vcpu *v, s32 pri)
 {
 	return ratelimit_us && v && pri != PRI_IDLE && !v->yielded &&
 	       scx_bpf_now() - v->run_since < ratelimit_us * NS_PER_US;
 }
 
-/* Xen migrates a kicked away vCPU in any case. Later versions, and we, do so only to an idler. */
+/*
+ * Cancels the move of a vCPU to another CPU if no idle CPU may run it. Xen of 2012 moves a kicked
+ * away vCPU in any case; later versions move it only to an idle CPU, as here.
+ */
 static void settle_migration(struct task_struct *prev, struct vcpu *v)
 {
 	const struct cpumask *idlers = scx_bpf_get_idle_cpumask();
@@ -222,7 +234,10 @@ void BPF_STRUCT_OPS(credit_stopping, struct task_struct *p, bool runnable)
 	if (!v)
 		return;
 	burn(v);
-	/* Xen marks it only if a tick sees it. A vCPU in debt must be seen in any case. */
+	/*
+	 * Makes a vCPU in debt active, because the accounting must see it in any case. Xen makes a
+	 * vCPU active only if a tick sees it.
+	 */
 	if (v->credit_us < 0 && !is_active(v->slot))
 		acct_start(v);
 	v->last_run = scx_bpf_now();
@@ -232,7 +247,10 @@ void BPF_STRUCT_OPS(credit_stopping, struct task_struct *p, bool runnable)
 		v->migrating = false;
 }
 
-/* Xen's csched_tick(): every third of a time slice, or at the kernel's next tick after it. */
+/*
+ * Xen's csched_tick(), which runs every third of a time slice; here at the kernel's next tick after
+ * that time.
+ */
 void BPF_STRUCT_OPS(credit_tick, struct task_struct *p)
 {
 	s32 cpu = scx_bpf_task_cpu(p);
@@ -307,7 +325,10 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(credit_init_task, struct task_struct *p, struct scx
 		return -ENOMEM;
 	}
 	ref->slot = slot;
-	/* This order, because the accounting may still park the slot's last task. */
+	/*
+	 * The slot's bit is cleared before its state, because the accounting may still park its
+	 * last task.
+	 */
 	clear_active(slot);
 	__builtin_memset(v, 0, sizeof(*v));
 	v->slot = slot;

@@ -53,30 +53,36 @@ KNOB(u32, rescue_ms, 8000,
 KNOB(u32, park_max_ms, 8000,
 	     "longest time for which a vCPU is parked, 1 to 8000");
 
-/* Filled before load by recipes/credit.toml. Without it each CPU is a core, all in one socket. */
+/*
+ * recipes/credit.toml fills these before the load. Without the recipe each CPU is a core, and all
+ * are in one socket.
+ */
 const volatile bool topology_known = false;
 u16 cpu_core[MAX_CPUS];
 u16 cpu_socket[MAX_CPUS];
 
-/* A task. Lives as long as the task; slots are reused. */
+/* State of a task, which lives as long as the task. Slots are reused. */
 struct vcpu {
-	s64 credit_us;		/* credit left; atomic: its CPU burns, the accounting adds */
+	s64 credit_us;		/* credit left; changed atomically by the vCPU's CPU and by the
+				 * accounting */
 	u64 charged_to;		/* time up to which this run has been charged */
 	u64 run_since;
-	u64 last_run;		/* when it last left a CPU */
+	u64 last_run;		/* when the vCPU last left a CPU */
 	u64 queued_at;
 	u64 parked_at;
 	s32 pri;
-	s32 cpu;		/* CPU on which it is queued or runs, or last was */
+	s32 cpu;		/* CPU on which the vCPU is queued or runs, or last was */
 	u32 dom;
 	u32 slot;
 	u32 pid;
-	bool parked;		/* its domain is over its cap: it waits in the parked queue */
-	bool migrating;		/* to be placed anew as soon as it is off its CPU */
+	bool parked;		/* the domain is over its cap, so the vCPU waits in the parked
+				 * queue */
+	bool migrating;		/* a CPU is to be chosen anew as soon as the vCPU is off its CPU */
 	bool yielded;
-	bool requeue;		/* left a CPU but is runnable: its next enqueue is no wake-up */
+	bool requeue;		/* the vCPU left a CPU but is runnable: its next enqueue is no
+				 * wake-up */
 	bool asleep;
-	bool fresh;		/* never enqueued yet */
+	bool fresh;		/* the vCPU was never enqueued */
 	bool exempt;		/* a kernel thread: never parked */
 };
 
@@ -99,13 +105,15 @@ struct {
 } vcpu_refs SEC(".maps");
 
 struct cpu_ctx {
-	u32 cur;		/* slot + 1 of the running vCPU; 0: none of ours */
-	u32 sorted;		/* accounting period of the last sort of its queues */
+	u32 cur;		/* slot + 1 of the running vCPU; 0: no vCPU runs */
+	u32 sorted;		/* accounting period of the last sort of the CPU's queues */
 	u32 last_tickle;	/* idler that this CPU's last wake-up tickled */
-	u32 idle;		/* it is counted in core_idle and socket_idle */
-	u32 offline;		/* leaving or off line; the kernel's idle mask may still have it */
-	u32 called;		/* the accounting kicked it, as it was idle beside its own queue */
-	u32 stands_still;	/* it stayed idle after that kick */
+	u32 idle;		/* the CPU is counted in core_idle and socket_idle */
+	u32 offline;		/* the CPU leaves or is off line; the kernel's idle mask may
+				 * still have it */
+	u32 called;		/* the accounting kicked the CPU, which was idle beside its own
+				 * queue */
+	u32 stands_still;	/* the CPU stayed idle after that kick */
 	u64 next_tick;
 } __attribute__((aligned(64)));
 
@@ -115,7 +123,7 @@ u32 socket_idle[MAX_CPUS];
 u32 nr_idle;
 u32 nr_cpus;
 
-/* Number of accountings. A CPU sorts its queues if they are from an older period. */
+/* Number of accountings. A CPU sorts its queues if it last sorted them in an earlier period. */
 u32 period;
 
 /* Statistics of the scheduler, with Xen's names where Xen has the counter. */
@@ -138,7 +146,7 @@ struct credit_stats {
 	u64 vcpu_wake_runnable;
 	u64 vcpu_park;
 	u64 vcpu_unpark;
-	u64 park_forgiven;		/* unparked with debt after park_max_ms */
+	u64 park_forgiven;		/* vCPUs unparked with debt after park_max_ms */
 	u64 acct_run;
 	u64 acct_no_work;
 	u64 acct_balance;
@@ -250,8 +258,10 @@ static __always_inline u64 tick_ns(void)
 }
 
 /*
- * Parking stops a task anywhere. A task that holds kernel resources for others must not be parked;
- * a user task preempted inside a system call may be, and park_max_ms bounds that.
+ * Returns whether the vCPU must not run because it is parked. Parking can stop a task at any point
+ * of its code, so a task that holds kernel resources for others must not be parked. A user task
+ * that was preempted inside a system call may be parked all the same, and park_max_ms bounds for
+ * how long.
  */
 static __always_inline bool is_parked(const struct vcpu *v, struct task_struct *p)
 {

@@ -52,14 +52,14 @@ struct {
 	__type(value, u32);
 } free_doms SEC(".maps");
 
-u32 nr_doms = 1;	/* upper end of the numbers used so far; the root's is 0 */
+u32 nr_doms = 1;	/* numbers used so far: those below this one; the root's is 0 */
 
 static __always_inline struct dom *dom_at(u32 dom)
 {
 	return bpf_map_lookup_elem(&doms, &dom);
 }
 
-/* Domain of a cgroup; the root's if we were not told of the cgroup. */
+/* Returns the domain of a cgroup; the root's if the kernel did not announce the cgroup. */
 static __always_inline u32 dom_of(struct cgroup *cgrp)
 {
 	struct dom_ref *ref = bpf_cgrp_storage_get(&dom_refs, cgrp, 0, 0);
@@ -67,7 +67,10 @@ static __always_inline u32 dom_of(struct cgroup *cgrp)
 	return ref ? ref->dom : ROOT_DOM;
 }
 
-/* The same as dom_of(), for a pointer that the verifier does not trust. */
+/*
+ * Returns the domain of a new task's cgroup. The verifier does not trust the pointer to the cgroup
+ * in `args`, so dom_of() cannot take it.
+ */
 static u32 dom_of_new_task(struct scx_init_task_args *args)
 {
 	struct cgroup *cgrp = bpf_cgroup_from_id(args->cgroup->kn->id);
@@ -94,7 +97,10 @@ static u32 dom_alloc(void)
 	return MAX_DOMS;
 }
 
-/* Domain of the parent cgroup. Ancestors hold a reference, so the nearest one has a domain. */
+/*
+ * Returns the domain of the parent cgroup. A cgroup holds references to its ancestors, so the
+ * parent still has a domain.
+ */
 static u32 parent_dom(struct cgroup *cgrp)
 {
 	struct cgroup *parent;
@@ -118,8 +124,9 @@ static u32 clamp_weight(u32 weight)
 }
 
 /*
- * CPU time per time slice. A quota larger than any period means cpu.max "max". The smallest cap is
- * one in a hundred; otherwise a vCPU would be parked for longer than the watchdog allows.
+ * Returns a cap as CPU time per time slice; 0: no cap. A quota of MAX_CPUS periods or more stands
+ * for cpu.max "max". The smallest cap is one in a hundred; a smaller one would park a vCPU for
+ * longer than the watchdog allows.
  */
 static u64 cap_of_bandwidth(u64 period_us, u64 quota_us)
 {
@@ -131,7 +138,7 @@ static u64 cap_of_bandwidth(u64 period_us, u64 quota_us)
 	return cap_us < least_us ? least_us : cap_us;
 }
 
-/* Smallest cap of the domain and its ancestors; 0: no cap. */
+/* Returns the smallest cap of the domain and its ancestors; 0: no cap. */
 static u64 effective_cap(struct dom *d)
 {
 	u64 cap_us = 0;
@@ -178,7 +185,10 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(credit_cgroup_init, struct cgroup *cgrp, struct scx
 	return 0;
 }
 
-/* An exiting task may still name a dead domain, or its successor, and is charged there. */
+/*
+ * Frees the domain's number. An exiting task may still have that number, and is then charged to the
+ * dead domain or to the next domain with the number.
+ */
 void BPF_STRUCT_OPS_SLEEPABLE(credit_cgroup_exit, struct cgroup *cgrp)
 {
 	struct dom_ref *ref = bpf_cgrp_storage_get(&dom_refs, cgrp, 0, 0);

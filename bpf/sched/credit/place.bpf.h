@@ -30,7 +30,11 @@ static void note_idle(s32 cpu, bool idle)
 	__sync_fetch_and_add(&nr_idle, change);
 }
 
-/* Whether nxt's group has enough more idle CPUs than cpu's. `extra`: cpu counts as idle. */
+/*
+ * Whether `nxt` is better than `cpu`. Within a socket, the core of `nxt` must have more idle CPUs
+ * than that of `cpu`; across sockets, the socket of `nxt` must have more than twice as many.
+ * `extra` is 1 if `cpu` counts as idle although the idle mask lacks it.
+ */
 static bool nxt_is_better(s32 cpu, s32 nxt, u32 extra)
 {
 	if (socket_of(cpu) != socket_of(nxt))
@@ -48,13 +52,16 @@ static __always_inline bool has_cpu(s32 cpu, const struct cpumask *mask)
 	return !c->offline && !c->stands_still && bpf_cpumask_test_cpu(cpu, mask);
 }
 
-/* Next CPU after `from`, cyclically, that is in both masks; -1: none. */
+/* Returns the next CPU after `from`, cyclically, that is in both masks; -1: there is none. */
 static s32 cycle(u32 from, const struct cpumask *a, const struct cpumask *b)
 {
 	return TICKLE_CYCLE(from, nr_cpus, has_cpu, a, b);
 }
 
-/* The kernel keeps a CPU that goes off line in its idle mask, so it is removed from the counts. */
+/*
+ * Removes a CPU that goes off line from the counts of idle CPUs, and from the idle mask, in which
+ * the kernel keeps such a CPU.
+ */
 static void forget_idle(s32 cpu)
 {
 	scx_bpf_test_and_clear_cpu_idle(cpu);
@@ -62,9 +69,11 @@ static void forget_idle(s32 cpu)
 }
 
 /*
- * CPU on which p should run: its own (`from`), unless others are idle. Of the idle CPUs, in order
- * from `from` on, one whose core (same socket) or socket (twice, elsewhere) has more idle CPUs than
- * the best so far. `own_idle`: no other vCPU waits for `from` or runs there, so it counts as idle.
+ * Returns the CPU on which p should run: its own CPU `from`, unless others are idle. The search
+ * goes through the idle CPUs in order from `from` on. A CPU replaces the best one so far if its
+ * core has more idle CPUs than the core of the best one (in the same socket), or if its socket has
+ * more than twice as many (in another socket). `own_idle`: no other vCPU waits for `from` or runs
+ * there, so `from` counts as idle.
  */
 static __noinline s32 cpu_pick(struct task_struct *p, s32 from, bool own_idle)
 {
@@ -106,7 +115,10 @@ out:
 	return cpu;
 }
 
-/* CPU of a new vCPU: the next after that of its domain's last one, as Xen's tools do. */
+/*
+ * Returns the next on-line CPU after `last` on which p may run; `fallback`: there is none. A new
+ * vCPU starts on the next CPU after that of its domain's last new vCPU, as Xen's tools choose.
+ */
 static __noinline s32 first_cpu(struct task_struct *p, u32 last, s32 fallback)
 {
 	const struct cpumask *online = scx_bpf_get_online_cpumask();

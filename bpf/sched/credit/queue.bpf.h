@@ -9,7 +9,10 @@
 
 #define NR_CLASSES	3
 #define PARKED_DSQ	(1ULL << 32)
-/* Longest round of a CPU's queue, below the watchdog's limit: slices shrink beyond it. */
+/*
+ * Longest time in which each vCPU that waits for a CPU gets a slice, below the watchdog's limit. If
+ * more vCPUs wait, slices shrink.
+ */
 #define ROUND_NS	(8000 * NS_PER_MS)
 #define MIN_SLICE_NS	NS_PER_MS
 
@@ -60,7 +63,10 @@ static void park_insert(struct task_struct *p, struct vcpu *v, u64 enq_flags)
 	scx_bpf_dsq_insert(p, PARKED_DSQ, tslice_ms * NS_PER_MS, enq_flags);
 }
 
-/* Priority of the vCPU that a CPU runs. */
+/*
+ * Returns the priority of the vCPU that a CPU runs; TICKLE_PRI_OTHER: it runs no vCPU and is not
+ * idle.
+ */
 static s32 current_pri(s32 cpu, bool idle)
 {
 	struct vcpu *cur;
@@ -139,7 +145,10 @@ static __noinline void tickle_for(struct task_struct *p, s32 new_pri, s32 cpu)
 			STAT(tickle_preempt);
 		kick(cpu, idle ? SCX_KICK_IDLE : SCX_KICK_PREEMPT);
 	} else if (in.cur_pri == TICKLE_PRI_OTHER) {
-		/* It may be between two tasks and about to idle: it looks again. */
+		/*
+		 * The CPU may be between two tasks and about to become idle. The kick makes it look
+		 * again.
+		 */
 		kick(cpu, 0);
 	}
 	if (what & TICKLE_IDLERS)
@@ -148,8 +157,9 @@ static __noinline void tickle_for(struct task_struct *p, s32 new_pri, s32 cpu)
 }
 
 /*
- * After an accounting: moves vCPUs of the DSQ of `class` whose priority changed, from the tail on,
- * to the head of a lower class, so that their order stays, as in Xen's sort.
+ * After an accounting: moves the vCPUs in the DSQ of `class` whose priority changed. A vCPU that
+ * falls goes to the head of its new DSQ, and the walk begins at the tail, so that the vCPUs keep
+ * their order, as in Xen's sort. A vCPU that rises goes to the tail.
  */
 static void sort_class(s32 cpu, u32 class)
 {
@@ -181,7 +191,10 @@ static __noinline int sort_queues(s32 cpu)
 	if (c->sorted == now)
 		return 0;
 	c->sorted = now;
-	/* Raised ones first: they go behind those already UNDER, before those that fall. */
+	/*
+	 * vCPUs that rise are moved first, behind those that are already UNDER. Those that fall are
+	 * moved after them.
+	 */
 	sort_class(cpu, 2);
 	sort_class(cpu, 1);
 	sort_class(cpu, 0);
@@ -236,7 +249,9 @@ static bool steal_from(s32 cpu, s32 peer, s32 pri)
 	return false;
 }
 
-/* Steals a vCPU of higher priority than `pri` from the busy CPUs, from the next CPU on. */
+/*
+ * Steals a vCPU of higher priority than `pri` from a busy CPU. The search begins with the next CPU.
+ */
 static __noinline bool steal(s32 cpu, s32 pri)
 {
 	const struct cpumask *idlers;
@@ -264,7 +279,10 @@ static __noinline bool steal(s32 cpu, s32 pri)
 	return found;
 }
 
-/* Runs the head of a class out of turn, if it has waited behind better ones for rescue_ms. */
+/*
+ * Runs the first vCPU of a class out of turn, if it has waited behind vCPUs of better classes for
+ * rescue_ms.
+ */
 static __noinline bool rescue(s32 cpu)
 {
 	u64 limit_ns = rescue_ms * NS_PER_MS, now = scx_bpf_now();
@@ -296,7 +314,10 @@ __noinline int drain_queue(s32 cpu, u64 dsq)
 		if (dsq == PARKED_DSQ && scx_bpf_task_cpu(p) != cpu)
 			continue;
 		to = first_cpu(p, cpu, -1);
-		/* No other CPU: the kernel takes it off the local queue and changes affinity. */
+		/*
+		 * No other CPU may run the task. It goes to the local queue, from which the kernel
+		 * takes it to change its affinity.
+		 */
 		if (to < 0 || to == cpu || is_migration_disabled(p)) {
 			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 			continue;

@@ -72,7 +72,10 @@ __weak bool pull_from_queue(u64 dsq, s32 cpu)
 	return moved;
 }
 
-/* Takes a task by the CPU's `pull`. If the list changes meanwhile, it may overlook a task. */
+/*
+ * Takes a task as the CPU's `pull` says. If the other CPU's list of queues changes meanwhile, this
+ * may overlook a task.
+ */
 __weak bool pull_task(s32 cpu)
 {
 	pull_t *pull = &cpu_at(cpu)->pull;
@@ -92,7 +95,10 @@ __weak bool pull_task(s32 cpu)
 	return false;
 }
 
-/* Between nodes first takes a task that stays with its process, then any that numa_lets() lets. */
+/*
+ * Takes a task. Between nodes it first tries tasks whose process the move does not scatter, then
+ * all that numa_lets() allows.
+ */
 static bool pull_best(s32 cpu)
 {
 	pull_t *pull = &cpu_at(cpu)->pull;
@@ -121,7 +127,10 @@ static __always_inline bool curr_may_go(s32 from, s32 to)
 	return p && may_run_on(p, to) && !is_migration_disabled(p);
 }
 
-/* Preempts the task on `from` if of process `only` (NULL: any); fair_enqueue() sends it to `to`. */
+/*
+ * Preempts the task on `from`. fair_enqueue() then sends it to `to` if it is of process `only`
+ * (NULL: of any).
+ */
 static void push_from(s32 from, s32 to, numa_proc_t *only)
 {
 	fair_cpu_t *c = cpu_at(from);
@@ -140,7 +149,10 @@ static void push_from(s32 from, s32 to, numa_proc_t *only)
 
 /* ---- intervals ---- */
 
-/* Shortest interval between two passes of a busy CPU, ms. Used after a move; else it grows. */
+/*
+ * Shortest interval between two passes of a busy CPU, ms. It applies after a move; each pass
+ * without one doubles the interval.
+ */
 static __always_inline u32 shortest_interval(u32 level)
 {
 	return level < 3 ? 1 * 64 : 8 * 32;
@@ -184,7 +196,7 @@ static __always_inline bool balance_is_due(fair_cpu_t *c, u64 now)
 
 enum { PULLED, PULL_FAILED, PULL_PINNED };
 
-/* After several failures, the running task has to come. */
+/* Counts a failed pass. After several failed ones, the running task of `from` has to come. */
 static int push_if_failed(fair_cpu_t *c, fair_level_t *at, s32 from)
 {
 	balance_t *b = &c->balance;
@@ -223,14 +235,20 @@ static int pull_from(fair_cpu_t *c, s32 from)
 		at->failed = 0;
 		apart();
 		at->interval = 0;
-		/* At least as much again is out of balance. */
+		/*
+		 * If the imbalance is at least twice the load that moved, as much again should
+		 * move.
+		 */
 		c->repeats = pull->imbalance >= 2 * pull->load;
 		return PULLED;
 	}
 	return pull->pinned ? PULL_PINNED : push_if_failed(c, at, from);
 }
 
-/* CPU to take a task from at this level. NO_CPU: balanced, or it is another CPU's turn. */
+/*
+ * Returns the CPU to take a task from at this level. NO_CPU: the level is balanced, or it is
+ * another CPU's turn to balance.
+ */
 static __noinline s32 find_busiest(s32 cpu, u32 level, int kind, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -250,7 +268,7 @@ static __noinline s32 find_busiest(s32 cpu, u32 level, int kind, u64 now)
 	return b->imbalance ? busiest_cpu(cpu) : NO_CPU;
 }
 
-/* Balances one level by one task; leaves out CPUs whose tasks may not run here. */
+/* Balances one level by moving one task here. Leaves out CPUs whose tasks may not run here. */
 __weak bool balance_level(s32 cpu, u32 level, int kind, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);

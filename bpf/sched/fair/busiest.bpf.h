@@ -64,7 +64,7 @@ static __always_inline u64 capacity_of(u64 power)
 	return capacity ?: 1;
 }
 
-/* Load of a CPU: present or average, whichever makes a move less likely. */
+/* Returns the load of a CPU: the present or the average one, whichever makes a move less likely. */
 static __always_inline u64 balance_load(balance_t *b, fair_cpu_t *c, bool local)
 {
 	u64 present = cpu_load_now(c, b->now), average;
@@ -87,7 +87,10 @@ static __always_inline bool is_uneven(group_sum_t *s)
 	return s->nr && s->max_nr > s->min_nr + 1 && s->max_load - s->min_load >= s->load / s->nr;
 }
 
-/* Whether a group has more tasks than it can run, or should give one to this group with room. */
+/*
+ * Whether a group has more tasks than it can run, or should give one to the local group, which has
+ * room.
+ */
 static __always_inline bool has_too_much(balance_t *b, group_sum_t *s)
 {
 	if (prefers_sibling(b) && b->local.has_capacity)
@@ -202,7 +205,7 @@ static __noinline u64 small_imbalance(balance_t *b)
 	return then > now ? task : 0;
 }
 
-/* Load that should move; 0: balanced. */
+/* Returns the load that should move; 0: the groups are balanced. */
 __weak u64 imbalance_of(s32 cpu)
 {
 	balance_t *b = &cpu_at(cpu)->balance;
@@ -215,7 +218,12 @@ __weak u64 imbalance_of(s32 cpu)
 	if (l->avg >= r->avg || l->avg >= average)
 		return 0;
 	if (b->kind == BALANCE_IDLE) {
-		/* An idle core of one thread is better than another core's second thread. */
+		/*
+		 * The groups are balanced if the busiest one has no more tasks than CPUs, and the
+		 * local one at most one idle CPU more than it. At level 1 the group's capacity
+		 * replaces its number of CPUs, because an idle core is better than another core's
+		 * second thread.
+		 */
 		if (l->idle <= r->idle + 1 && r->nr <= (b->level == 1 ? r->capacity : r->cpus))
 			return 0;
 	} else if (100 * r->avg <= imbalance_pct(b->level) * l->avg) {
@@ -233,7 +241,10 @@ __weak u64 imbalance_of(s32 cpu)
 
 /* ---- from whom ---- */
 
-/* Whether a CPU of the busiest group may give a task; a single task must fit the imbalance. */
+/*
+ * Whether a CPU of the busiest group may give a task. If it has only one, the load of that one must
+ * not exceed the imbalance.
+ */
 static __always_inline bool may_give(balance_t *b, fair_cpu_t *c, u64 load)
 {
 	u32 nr = c->root->h_nr;
@@ -243,7 +254,7 @@ static __always_inline bool may_give(balance_t *b, fair_cpu_t *c, u64 load)
 	return nr && load <= b->imbalance;
 }
 
-/* CPU of the busiest group with the most load that may give a task. */
+/* Returns the CPU with the most load of those in the busiest group that may give a task. */
 __weak s32 busiest_cpu(s32 of)
 {
 	fair_cpu_t *c = cpu_at(of);

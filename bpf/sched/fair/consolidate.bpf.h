@@ -12,7 +12,10 @@
 
 #include "balance.bpf.h"
 
-/* An idle CPU of a node, allowed for the task (NULL: any), preferably on an idle core. */
+/*
+ * Returns an idle CPU of a node on which the task may run (NULL: any idle CPU), preferably on an
+ * idle core.
+ */
 static __noinline s32 idle_cpu_of(u32 node, struct task_struct *task)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask(), *cores = scx_bpf_get_idle_smtmask();
@@ -45,14 +48,17 @@ static bool has_idle_core(s32 cpu)
 	return has;
 }
 
-/* Asks an idle CPU to look for work, because it has no ticks. */
+/* Asks an idle CPU to look for work. An idle CPU has no ticks, so it does not look by itself. */
 static void ask_to_look(s32 cpu)
 {
 	cpu_at(cpu)->look = 1;
 	kick(cpu, SCX_KICK_IDLE);
 }
 
-/* Which process comes first here: the one with the larger share here, then more memory here. */
+/*
+ * Whether the process with share `a` of a node comes before the one with share `b` (NULL: none).
+ * The larger share comes first; with faults, of equal shares the one with more faults.
+ */
 static __always_inline bool is_stronger(numa_share_t *a, numa_share_t *b)
 {
 	if (!b || a->home != b->home)
@@ -60,7 +66,10 @@ static __always_inline bool is_stronger(numa_share_t *a, numa_share_t *b)
 	return by_faults() && a->faults > b->faults;
 }
 
-/* Whether a task of another process, as seen on `here`'s CPUs, could swap with a task on `from`. */
+/*
+ * Whether a task of process `p` on node `from` could swap with a task of another process on `here`.
+ * Considers the processes that run, or ran last, on the CPUs of `here`.
+ */
 static __noinline bool could_swap(numa_proc_t *p, u32 from, u32 here, u64 weight)
 {
 	bool could = false;
@@ -78,7 +87,10 @@ static __noinline bool could_swap(numa_proc_t *p, u32 from, u32 here, u64 weight
 	return could;
 }
 
-/* Whether the node has room for a task of the process, or one of its own may leave for `from`. */
+/*
+ * Whether the node has room for a task of the process, or could give `from` one of its own tasks
+ * for it.
+ */
 static __noinline bool may_come(numa_proc_t *p, u32 from, u32 here, u64 now)
 {
 	u64 weight = numa_task_weight(p, from);
@@ -86,7 +98,10 @@ static __noinline bool may_come(numa_proc_t *p, u32 from, u32 here, u64 now)
 	return numa_has_room(here, weight, 0, now) || (numa_has_room(here, weight, 1, now) && could_swap(p, from, here, weight));
 }
 
-/* Whether a task should rather wait for a node that has its process's memory and can take it. */
+/*
+ * Whether a task should rather wait for another node, which has more of its process's memory and
+ * can take it.
+ */
 static __noinline bool prefers_memory(numa_proc_t *p, u32 from, u32 to, u64 now)
 {
 	s32 better = by_faults() ? numa_nearer_memory(p, from, to) : NUMA_NOWHERE;
@@ -94,7 +109,10 @@ static __noinline bool prefers_memory(numa_proc_t *p, u32 from, u32 to, u64 now)
 	return better != NUMA_NOWHERE && may_come(p, from, better, now);
 }
 
-/* Chooses process and node to take a task from, in the arena like `balance`. */
+/*
+ * Chooses the process and the node to take a task from, and returns whether there is one. The
+ * choice is stored in the arena, like `balance`.
+ */
 __weak bool choose_process(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -126,7 +144,10 @@ __weak bool choose_process(s32 cpu, u64 now)
 	return c->take != NULL;
 }
 
-/* CPU of the node where the process runs or waits; of several, that with the fewest at home. */
+/*
+ * Returns a CPU of the node `take_from` where the process runs (`runs`), or where tasks wait. Of
+ * several it chooses the CPU with the fewest tasks whose process belongs on that node.
+ */
 __weak s32 choose_queue(s32 cpu, bool runs)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -171,7 +192,7 @@ static bool pull_waiting(s32 cpu, u64 now)
 	return pull_task(cpu);
 }
 
-/* Asks for a running task, which is sent when it is off its CPU. */
+/* Asks for a running task. Its CPU sends the task after taking it off. */
 static void pull_running(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -227,7 +248,10 @@ __weak bool consolidate(s32 cpu, u64 now)
 
 /* ---- at a wake-up ---- */
 
-/* Whether another process has a larger share on the node, as seen on its CPUs. */
+/*
+ * Whether another process has a larger share on the node. Considers the processes that run, or ran
+ * last, on the node's CPUs.
+ */
 static __noinline bool is_weaker(numa_proc_t *p, u32 node)
 {
 	bool weaker = false;
@@ -247,8 +271,9 @@ static __noinline bool is_weaker(numa_proc_t *p, u32 node)
 
 /*
  * Whether a task should leave a node that is above its limit and on which its process cannot come
- * together. One above may be half of an exchange: then only a process with most of itself
- * elsewhere, or less here than another, leaves. With faults, a process stays at its memory.
+ * together. A node that is above by one task may be half-way through an exchange. Then only a
+ * process leaves that has most of itself elsewhere, or less here than another process. With faults,
+ * a process stays on the node of its memory.
  */
 static bool should_leave(numa_proc_t *p, u32 node, u64 now)
 {
@@ -258,7 +283,10 @@ static bool should_leave(numa_proc_t *p, u32 node, u64 now)
 	return excess > 1 || (excess == 1 && (!stays || is_weaker(p, node)));
 }
 
-/* Node with room where a task has the largest share of its process; `from`: it should stay. */
+/*
+ * Returns the node with room on which the task's process has the largest share; `from`: the task
+ * should stay.
+ */
 static __noinline u32 choose_home(fair_task_t *t, u32 from, u64 now)
 {
 	numa_proc_t *p = t->numa.proc;
@@ -274,7 +302,10 @@ static __noinline u32 choose_home(fair_task_t *t, u32 from, u64 now)
 	return home;
 }
 
-/* An idle CPU on the process's node, if waking up there helps the task; NO_CPU: it does not. */
+/*
+ * Returns an idle CPU on the node of the task's process, if waking up there brings the process
+ * together; NO_CPU: it does not, or there is none.
+ */
 static __noinline s32 wake_at_home(struct task_struct *task, fair_task_t *t, s32 prev_cpu)
 {
 	u32 from = node_of(prev_cpu), home;
@@ -301,7 +332,10 @@ static __noinline s32 wake_at_home(struct task_struct *task, fair_task_t *t, s32
 
 /* ---- on CPUs that are busy ---- */
 
-/* Plans that the task running on `from` swaps places with a task of `other`. */
+/*
+ * Plans that the task of `proc` that runs on `from` goes to `to`, and swaps places with a task of
+ * `other`.
+ */
 static __always_inline void swap_from(s32 from, s32 to, u32 which, numa_proc_t *proc, numa_proc_t *other, u64 weight)
 {
 	fair_cpu_t *c = cpu_at(from);
@@ -317,7 +351,7 @@ static __always_inline void swap_from(s32 from, s32 to, u32 which, numa_proc_t *
 	kick(from, SCX_KICK_PREEMPT);
 }
 
-/* The intended task is on its way. In an exchange, the other one follows now. */
+/* Counts the intended task, which is on its way. In an exchange, the other task follows now. */
 static void note_pushed(fair_cpu_t *c, s32 to)
 {
 	if (c->push_swap == SWAP_NONE)
@@ -335,8 +369,9 @@ static __always_inline bool weighs_alike(u64 a, u64 b)
 }
 
 /*
- * CPU of another node whose running task should swap with the one here: the swap after which the
- * largest share is together; of equals the one that brings tasks to more of their memory.
+ * Returns the CPU of another node whose running task should swap places with the one here. Chooses
+ * the swap that joins a task to the largest share; of equal swaps, the one that brings the two
+ * tasks to more of their memory.
  */
 static __noinline s32 choose_partner(s32 cpu, struct task_struct *task, u64 now)
 {

@@ -19,7 +19,7 @@
 #define CPU_POWER	1024
 #define SMT_POWER	1178	/* power of a core with several threads */
 
-/* The group of a CPU at a level: its span one level below. */
+/* Returns the group of a CPU at a level: the CPU's span one level below. */
 static __always_inline u32 group_id(u32 level, u32 cpu)
 {
 	switch (level) {
@@ -113,7 +113,10 @@ static __always_inline fair_level_t *span_at(fair_level_t *at, u32 level)
 	return &at->from->level[level];
 }
 
-/* Notes that a CPU's task count changed; under its lock. The machine's entry is always kept. */
+/*
+ * Notes that the number of a CPU's tasks changed. The caller holds the CPU's lock. The machine's
+ * entry is updated even if the machine's level is left out.
+ */
 static __always_inline void note_tasks(fair_cpu_t *c, u32 was, u32 is)
 {
 	s32 delta = (is > 1) - (was > 1);

@@ -4,9 +4,9 @@
  * tick.
  *
  * Code between lock and unlock reads no clock and no DSQ: callers pass the time, and the queue
- * keeps the vruntime of its DSQ's first task (`head`). Waiting cgroups are in a list. A cgroup that
- * ran is inserted from the end, where it belongs if weights are alike; one that wakes up from the
- * front.
+ * keeps the vruntime of its DSQ's first task (`head`). Waiting cgroups are in a list. The search
+ * for the place of a cgroup that ran begins at the end, where the cgroup belongs if weights are
+ * alike; for a cgroup that wakes up it begins at the front.
  */
 #ifndef FAIR_ENTITY_BPF_H
 #define FAIR_ENTITY_BPF_H
@@ -23,7 +23,10 @@ static __always_inline u64 to_vruntime(u64 ns, fair_entity_t *se)
 {
 	u64 weight = se->weight;
 
-	/* Skips the division for nice 0: it would take as long as the rest. */
+	/*
+	 * Skips the division for nice 0, because a division would take as long as all the rest of a
+	 * charge.
+	 */
 	return weight == NICE_0_LOAD || !weight ? ns : ns * NICE_0_LOAD / weight;
 }
 
@@ -37,7 +40,7 @@ static __always_inline u64 min_granularity(void)
 	return min_granularity_ns * factor;
 }
 
-/* Time in which each entity of a queue should run once; stretched if there are too many. */
+/* Returns the time in which each entity of a queue should run once. Many entities stretch it. */
 static __always_inline u64 sched_period(u64 nr)
 {
 	u64 stretched = nr * min_granularity();
@@ -45,7 +48,10 @@ static __always_inline u64 sched_period(u64 nr)
 	return max_u64(latency(), stretched);
 }
 
-/* The entity's part of its queue's period, through all levels. It need not be on the queue. */
+/*
+ * Returns the entity's part of its queue's period, times the part of each cgroup above. The entity
+ * need not be on the queue.
+ */
 static u64 sched_slice(fair_rq_t *q, fair_entity_t *se)
 {
 	u64 slice = sched_period(q->nr + !se->on_rq);
@@ -61,7 +67,7 @@ static u64 sched_slice(fair_rq_t *q, fair_entity_t *se)
 	return slice;
 }
 
-/* Moves min_vruntime to the entity that is furthest behind. */
+/* Moves min_vruntime forward to the vruntime of the entity that is furthest behind. */
 static void update_min_vruntime(fair_rq_t *q)
 {
 	u64 min = q->min_vruntime;
@@ -167,7 +173,10 @@ static void charge(fair_cpu_t *c, u64 delta)
 	}
 }
 
-/* Charges the task's own clock and corrects the CPU clock's error, which is used in between. */
+/*
+ * Charges the running task by its own clock. This corrects the error of charge_until(), which goes
+ * by the CPU's clock.
+ */
 static void charge_exact(fair_cpu_t *c, u64 sum_exec, u64 now)
 {
 	s64 delta;
@@ -262,7 +271,8 @@ static void update_above(fair_entity_t *se, u64 now)
 	}
 }
 
-static void gang_counts(fair_rq_t *q, s64 tasks, s64 cpus, u64 now);	/* gang_round.bpf.h */
+static void gang_counts(fair_rq_t *q, s64 tasks, s64 cpus, u64 now);	/* defined in
+									 * gang_round.bpf.h */
 
 static void count_tasks(fair_rq_t *q, s32 delta, u64 now)
 {
@@ -273,7 +283,10 @@ static void count_tasks(fair_rq_t *q, s32 delta, u64 now)
 		if (gang != FAIR_GANG_OFF)
 			gang_counts(q, delta, !!is - !!was, now);
 		if (!q->depth) {
-			/* The CPU gets its first task, or has lost its last. */
+			/*
+			 * Updates the CPU's average when the CPU gets its first task or loses its
+			 * last one.
+			 */
 			if (is_pelt() && (!was || !is))
 				pelt_update(&q->on->avg, now, was, was);
 			note_tasks(q->on, was, is);
@@ -285,7 +298,7 @@ static void count_tasks(fair_rq_t *q, s32 delta, u64 now)
 	}
 }
 
-/* Makes the task runnable on `q`, and every cgroup above it that was not. */
+/* Makes the task runnable on `q`, and also every cgroup above it that was not runnable. */
 static void enqueue_task(fair_task_t *t, fair_rq_t *q, int how, u64 now)
 {
 	fair_entity_t *se = &t->se;
@@ -348,7 +361,10 @@ static void set_curr(fair_cpu_t *c, fair_task_t *t, u64 sum_exec, u64 now)
 	}
 }
 
-/* Takes the running task off. `tracked`: the load of it and of all levels above is up to date. */
+/*
+ * Takes the running task off the CPU. `tracked`: its load, and that of all levels above, is up to
+ * date.
+ */
 static void put_curr(fair_cpu_t *c, bool tracked, u64 now)
 {
 	fair_entity_t *se;
@@ -370,7 +386,7 @@ static void put_curr(fair_cpu_t *c, bool tracked, u64 now)
 	}
 }
 
-/* The task was picked again: starts a new slice at every level. */
+/* Starts a new slice at every level for the running task, which was picked again. */
 static void repick_curr(fair_cpu_t *c)
 {
 	fair_entity_t *se = &c->curr->se;
@@ -410,14 +426,16 @@ static __noinline int set_waiting(fair_rq_t *q, bool waits)
 	return 0;
 }
 
-/* Notes whether a task waits in the queue's DSQ, in the CPU's list of such queues. */
+/*
+ * Notes whether a task waits in the queue's DSQ. The CPU has a list of the queues where one does.
+ */
 static __always_inline void note_waiting(fair_rq_t *q, bool waits)
 {
 	if (waits != q->has_head)
 		set_waiting(q, waits);
 }
 
-/* The DSQ has changed: sets `head`, the vruntime of its first task. */
+/* After a change of the queue's DSQ: sets `head`, the vruntime of the DSQ's first task. */
 static __always_inline void set_head(fair_rq_t *q, bool has_head, u64 head)
 {
 	note_waiting(q, has_head);
@@ -427,7 +445,7 @@ static __always_inline void set_head(fair_rq_t *q, bool has_head, u64 head)
 
 /* ---- preemption ---- */
 
-/* Smallest vruntime that waits on a queue. False: nothing waits. */
+/* Finds the smallest vruntime of the entities that wait on a queue. Returns false if none waits. */
 static bool leftmost(fair_rq_t *q, u64 *vruntime)
 {
 	bool have = q->first != NULL;
@@ -456,7 +474,7 @@ static bool slice_is_over(fair_rq_t *q, fair_entity_t *se)
 	return leftmost(q, &first) && (s64)(se->vruntime - first) > (s64)ideal;
 }
 
-/* At a tick: the same for all levels. */
+/* At a tick: updates load at all levels, and returns whether the slice is over at any of them. */
 static bool tick_curr(fair_cpu_t *c, u64 now)
 {
 	fair_entity_t *se = &c->curr->se;
@@ -476,7 +494,10 @@ static bool tick_curr(fair_cpu_t *c, u64 now)
 	return over;
 }
 
-/* Compares `se` with `curr`. 1: preempts; 0: is behind, but by too little; -1: is not behind. */
+/*
+ * Compares `se`, which woke up, with the vruntime `curr` of the running entity. 1: `se` preempts;
+ * 0: it is behind, but by too little; -1: it is not behind.
+ */
 static __always_inline int beats(u64 curr, fair_entity_t *se)
 {
 	s64 lead = curr - se->vruntime;
@@ -492,7 +513,7 @@ static __always_inline int beats(u64 curr, fair_entity_t *se)
 #define PICK_NONE	(~0ULL)
 #define PICK_PREV	(~1ULL)
 
-/* First waiting cgroup that this round of picking has not found empty. */
+/* Returns the first waiting cgroup that this round of picking has not left out. */
 static __always_inline fair_entity_t *first_group(fair_rq_t *q, u64 round)
 {
 	fair_entity_t *se = q->first;
@@ -502,7 +523,7 @@ static __always_inline fair_entity_t *first_group(fair_rq_t *q, u64 round)
 	return se;
 }
 
-/* Whether `se` may run although one with vruntime `first` deserves it more. */
+/* Whether `se` may run although an entity with vruntime `first` deserves the CPU more. */
 static __always_inline bool is_fair_enough(fair_entity_t *se, u64 first)
 {
 	return (s64)(se->vruntime - first) <= (s64)to_vruntime(wakeup_granularity_ns * factor, se);
@@ -517,9 +538,11 @@ static __always_inline bool waits(fair_entity_t *se, u64 round)
 }
 
 /*
- * One level of a pick: the smallest vruntime of the entity that ran, the first cgroup and the first
- * task. A buddy goes first if that is fair enough; one that yielded goes after the second. Input:
- * c->level_of. Result: c->chosen; true: the DSQ's first task; c->want: that task of the DSQ.
+ * One level of a pick: chooses the smallest vruntime of the entity that ran, the first cgroup and
+ * the first task. A buddy goes first if that is fair enough. If the entity that ran has yielded,
+ * the next one goes first if that is fair enough. Input: the queue c->level_of. Returns true if a
+ * task of the DSQ was chosen: c->want, or the first one if that is NULL. Otherwise c->chosen is the
+ * choice; NULL: nothing is runnable.
  */
 __weak bool choose(s32 cpu, bool keep)
 {
@@ -564,8 +587,9 @@ __weak bool choose(s32 cpu, bool keep)
 }
 
 /*
- * Picks from the root down. A cgroup may be empty when its only task is on its way between CPUs. It
- * is marked, and the walk begins anew, up to a limit; then fair_dispatch() looks into every DSQ.
+ * Picks from the root down. Returns a DSQ or PICK_*. A cgroup may be empty because its only task is
+ * on its way between CPUs. The walk marks such a cgroup and begins anew, up to a limit; then
+ * fair_dispatch() looks into every DSQ.
  */
 __weak u64 pick(s32 cpu, bool prev_runs)
 {

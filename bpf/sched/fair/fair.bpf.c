@@ -73,7 +73,7 @@ s32 BPF_STRUCT_OPS(fair_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wak
 		return cpu;
 	}
 	count(wakeups);
-	/* The affinity has changed during the sleep. */
+	/* The task's affinity has changed during its sleep. */
 	if (!may_run_on(p, prev_cpu))
 		return scx_bpf_pick_any_cpu(p->cpus_ptr, 0);
 	t->sync_waker = wake_flags & SCX_WAKE_SYNC ? this_cpu : NO_CPU;
@@ -95,7 +95,7 @@ s32 BPF_STRUCT_OPS(fair_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wak
 	return cpu;
 }
 
-/* The task was not runnable until now. Returns how it comes (ENQ_*). */
+/* Notes that a task becomes runnable, and returns how it does (ENQ_*). */
 static int arrives(struct task_struct *p, fair_task_t *t, u64 enq_flags, u64 now)
 {
 	int how = ENQ_MOVED;
@@ -138,7 +138,10 @@ void BPF_STRUCT_OPS(fair_enqueue, struct task_struct *p, u64 enq_flags)
 		count(preempt_wakeup);
 		kick(cpu, SCX_KICK_PREEMPT);
 	} else if (enq_flags & SCX_ENQ_LAST) {
-		/* The task was to be pushed, with no other here; the CPU is about to idle. */
+		/*
+		 * The task was to go to another CPU but stays, and no other task is here. The CPU
+		 * is about to become idle; the kick makes it dispatch again.
+		 */
 		kick(cpu, 0);
 	} else if (!c->curr) {
 		kick(cpu, SCX_KICK_IDLE);
@@ -206,14 +209,17 @@ void BPF_STRUCT_OPS(fair_running, struct task_struct *p)
 	if (t->se.on_rq) {
 		follow_task(t, cpu, now);
 	} else {
-		/* The kernel put it here directly: it was changed while it ran, or in bypass. */
+		/*
+		 * The kernel put the task on the CPU without ops.enqueue(): an attribute was
+		 * changed while the task ran, or the kernel bypassed the scheduler.
+		 */
 		arrives(p, t, 0, now);
 		attach_task(t, cpu, ENQ_MOVED, now);
 	}
 	numa_note_running(c, t, p);
 	t->queued = 0;
 	if (c->idle_at) {
-		/* Average of about eight idle times, each capped at twice its threshold. */
+		/* Average of about eight idle times, each capped at twice migration_cost_ns. */
 		s64 idle = min_u64(now - c->idle_at, 2 * migration_cost_ns);
 
 		c->avg_idle += (idle - (s64)c->avg_idle) / 8;
@@ -239,7 +245,7 @@ void BPF_STRUCT_OPS(fair_stopping, struct task_struct *p, bool runnable)
 	u64 now = scx_bpf_now();
 	fair_task_t *t;
 
-	/* Otherwise ops.quiescent() does it. */
+	/* ops.quiescent() takes off a task that is no longer runnable. */
 	if (!runnable)
 		return;
 	t = task_of(p);
@@ -248,7 +254,10 @@ void BPF_STRUCT_OPS(fair_stopping, struct task_struct *p, bool runnable)
 	settle_prev(c, p->se.sum_exec_runtime, true, now);
 	t->stopped_at = now;
 	t->waits_since = now;
-	/* A task that lost its CPU waits among the others, not in front of them. */
+	/*
+	 * With a slice left, the kernel would put a task that lost its CPU in front of all others.
+	 * Without one, the task waits among them in the order of vruntime.
+	 */
 	if (p->scx.slice)
 		scx_bpf_task_set_slice(p, 0);
 }
@@ -402,7 +411,7 @@ void BPF_STRUCT_OPS(fair_cpu_online, s32 cpu)
 	numa_note_cpu(cpu, 1);
 }
 
-/* The kernel moves the waiting tasks to the local queue, and from there to other CPUs. */
+/* The kernel moves the CPU's waiting tasks to its local queue, and from there to other CPUs. */
 void BPF_STRUCT_OPS(fair_cpu_offline, s32 cpu)
 {
 	use_arena();

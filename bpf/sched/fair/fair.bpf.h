@@ -7,7 +7,8 @@
  * including the entities on them.
  *
  * A __weak function is global: the verifier walks through it once, for any arguments, and not on
- * each path that leads there. It takes only numbers, and finds everything else in `cpu_at(cpu)`.
+ * each path that leads to it. Such a function takes only numbers, and finds everything else in
+ * `cpu_at(cpu)`.
  */
 #ifndef FAIR_BPF_H
 #define FAIR_BPF_H
@@ -19,11 +20,11 @@
 #include <lib/gang.bpf.h>
 #include <lib/pelt.bpf.h>
 
-/* Limits. More CPUs: refused when loaded. More or deeper cgroups: see group_of(). */
+/* Limits. init refuses more CPUs. For more or deeper cgroups see make_group(). */
 #define MAX_CPUS	1024
 #define MAX_GROUPS	512
 #define MAX_DEPTH	16	/* levels of queues, the root's included */
-#define NR_LEVELS	4	/* of balancing: core, LLC, node, machine */
+#define NR_LEVELS	4	/* levels of balancing: core, LLC, node, machine */
 
 #define NICE_0_LOAD	1024
 #define IDLE_LOAD	3	/* SCHED_IDLE */
@@ -49,7 +50,7 @@ struct {
 	__ulong(map_extra, 0x1ull << 44);
 } arena SEC(".maps");
 
-/* Its counters are in the arena, too. */
+/* lib/numa.bpf.h keeps its counters in the arena, too. */
 #include <lib/numa.bpf.h>
 enum fair_gang { FAIR_GANG_OFF, FAIR_GANG_V1, FAIR_GANG_V2 };
 enum fair_gang_domain { FAIR_GANG_DOMAIN_CORE, FAIR_GANG_DOMAIN_LLC, FAIR_GANG_DOMAIN_NODE, FAIR_GANG_DOMAIN_ALL };
@@ -67,78 +68,87 @@ typedef struct fair_group __arena fair_group_t;
 struct fair_entity {
 	u64 vruntime;			/* ns of a nice 0 task, on the scale of `q` */
 	u64 weight;
-	u64 ran;			/* ns on a CPU in its whole life */
+	u64 ran;			/* CPU time of the entity in its whole life, ns */
 	u64 ran_at_pick;		/* `ran` when it was last picked */
-	fair_rq_t *q;			/* scale of vruntime; NULL: relative to min_vruntime */
+	fair_rq_t *q;			/* queue that vruntime refers to; NULL: vruntime is
+					 * relative to a min_vruntime */
 	fair_rq_t *mine;		/* a cgroup's own queue; NULL for a task */
-	struct fair_entity __arena *prev;	/* among q's waiting cgroups, ordered by vruntime */
+	struct fair_entity __arena *prev;	/* neighbours among q's waiting cgroups, by
+						 * vruntime */
 	struct fair_entity __arena *next;
 	u32 on_rq;			/* runnable and counted in q */
-	u32 listed;			/* in q's list */
-	u64 skip_round;			/* round of picking that found the cgroup empty */
+	u32 listed;			/* in q's list of waiting cgroups */
+	u64 skip_round;			/* last round of picking that left the cgroup out */
 	/* load=pelt */
 	struct pelt_avg avg;
 	u64 contrib;			/* the entity's part of q's load */
-	s64 decays_at;			/* while blocked: q's decays; < 0: periods slept before */
+	s64 decays_at;			/* while blocked: q->decays up to which contrib is
+					 * decayed; < 0: minus the periods slept on a queue that
+					 * it has left */
 };
 typedef struct fair_entity __arena fair_entity_t;
 
 /* The queue of one cgroup on one CPU. Its tasks wait in the DSQ, its child cgroups in the list. */
 struct fair_rq {
-	struct fair_entity se;		/* as entity of the parent's queue; first member */
+	struct fair_entity se;		/* as an entity of the parent's queue; first member */
 	u64 dsq;
-	fair_cpu_t *on;			/* its CPU and its cgroup, and their numbers */
+	fair_cpu_t *on;			/* the queue's CPU and cgroup; their numbers follow */
 	fair_group_t *of;
 	u32 cpu;
 	u32 group;
-	u32 depth;			/* root 0 */
+	u32 depth;			/* level of the queue; the root's is 0 */
 	u32 nr;				/* runnable entities, including the running one */
 	u32 h_nr;			/* runnable tasks here and below, not throttled */
-	u32 has_head;			/* a task waits, and the first's vruntime, as last seen */
+	u32 has_head;			/* a task waits in the DSQ; `head` is the vruntime of the
+					 * first one, as last seen */
 	u64 head;
-	struct fair_rq __arena *wait_prev;	/* while has_head: the CPU's list of such queues */
+	struct fair_rq __arena *wait_prev;	/* while has_head: neighbours in the CPU's list
+						 * of such queues */
 	struct fair_rq __arena *wait_next;
 	u64 weight;			/* sum over the runnable entities */
-	u64 min_vruntime;		/* never goes back */
+	u64 min_vruntime;		/* smallest vruntime in the queue; never goes back */
 	fair_entity_t *first;		/* first and last waiting cgroup */
 	fair_entity_t *last;
 	fair_entity_t *curr;		/* entity that runs now */
-	fair_entity_t *buddy_next;	/* should run next, if not too unfair */
-	fair_entity_t *buddy_last;	/* was preempted; its cache is warm */
-	fair_entity_t *buddy_skip;	/* yielded */
-	fair_entity_t *buddy_gang;	/* comes first in this pick */
-	u64 gang_nr;			/* at a domain's first CPU: tasks << 32 | CPUs with one */
-	u64 gang_unfit_until;		/* there too: no round is led before this time, ns */
+	fair_entity_t *buddy_next;	/* entity that should run next, if not too unfair */
+	fair_entity_t *buddy_last;	/* entity that was preempted; its cache is warm */
+	fair_entity_t *buddy_skip;	/* entity that yielded */
+	fair_entity_t *buddy_gang;	/* cgroup of a gang that comes first in this pick */
+	u64 gang_nr;			/* on a domain's first CPU: a gang's runnable tasks << 32
+					 * | CPUs with one */
+	u64 gang_unfit_until;		/* on that CPU: time before which the gang leads no
+					 * round, ns */
 	u64 gang_window;		/* window of gang_active and gang_pinned */
-	u32 gang_active;		/* there too: tasks that ran in the window */
-	u32 gang_pinned;		/* of these, tasks bound to this CPU */
-	u32 gang_size;			/* there too: tasks that ran in the last window before it */
+	u32 gang_active;		/* on that CPU: the gang's tasks that ran in the window */
+	u32 gang_pinned;		/* on each CPU: tasks bound to it that ran in the window */
+	u32 gang_size;			/* on the first CPU: gang_active of the window before */
 	u32 gang_pad;
 	/* load=window */
-	u64 load_avg;			/* weight * ns in the window, older windows folded in by halves */
+	u64 load_avg;			/* weight * ns in the window, plus older windows, each
+					 * halved at the end of a window */
 	u64 load_period;		/* ns covered by load_avg */
 	u64 load_stamp;
 	u64 load_last;
-	u64 load_contrib;		/* load that the group's total has of this queue */
+	u64 load_contrib;		/* this queue's part of the group's total */
 	/* load=pelt */
 	u64 runnable_load;		/* sum over the runnable entities */
 	u64 blocked_load;		/* sum over the sleeping entities */
-	u64 removed_load;		/* of sleepers that woke up elsewhere; any CPU may add */
+	u64 removed_load;		/* load of sleepers that left; any CPU may add to it */
 	u64 decays;			/* number of decays of blocked_load, from 1 */
 	u64 last_decay;			/* period of the last decay */
-	u64 tg_load_contrib;		/* load that the group's totals have of this queue */
+	u64 tg_load_contrib;		/* this queue's parts of the group's three totals */
 	u64 tg_runnable_contrib;
 	u64 tg_usage_contrib;
 	/* neighbours in the CPU's list of queues with load left */
 	struct fair_rq __arena *leaf_prev;
 	struct fair_rq __arena *leaf_next;
-	u32 leaf;			/* it is in that list */
+	u32 leaf;			/* the queue is in that list */
 	u32 leaf_below;			/* child cgroups in that list */
 	/* cpu.max */
 	s64 runtime;			/* ns left of the time taken from the group */
 	u32 throttled;
 	u32 pad;
-	u64 throttled_at;		/* load tracking's clock stands at this time */
+	u64 throttled_at;		/* while throttled: time of load tracking's clock */
 	u64 throttled_ns;		/* lag of that clock behind the parent's */
 };
 
@@ -151,42 +161,43 @@ struct fair_group {
 	u32 depth;
 	u32 pad;
 	u64 shares;
-	s64 load_weight;		/* window: sum over all CPUs */
-	s64 load_avg;			/* pelt: sum over all CPUs */
+	s64 load_weight;		/* window: load, summed over all CPUs */
+	s64 load_avg;			/* pelt: load, summed over all CPUs */
 	s64 runnable_avg;
 	s64 usage_avg;
 	u64 quota;			/* ns per period; 0: unlimited */
 	u64 period;
 	s64 pool;			/* ns left in this period's pool */
 	u32 timer_on;
-	u32 gang;			/* its switch is on */
-	u32 gang_bad;			/* its switch has a bad value */
+	u32 gang;			/* the cgroup's gang switch is on */
+	u32 gang_bad;			/* the switch has a value other than 0 and 1 */
 	u32 pad2;
 	u64 gang_read_at;
 };
 
 struct fair_task {
-	struct fair_entity se;		/* first */
+	struct fair_entity se;		/* first member */
 	u32 group;
-	s32 cpu;			/* CPU on which it is counted, or was last */
+	s32 cpu;			/* CPU on which the task is counted, or was last */
 	u32 pid;
-	u32 is_new;			/* never ran under this scheduler */
-	u32 fresh;			/* became runnable, not queued yet */
-	u32 queued;			/* in a DSQ, as far as known */
+	u32 is_new;			/* the task never ran under this scheduler */
+	u32 fresh;			/* the task became runnable and is not queued yet */
+	u32 queued;			/* the task is in a DSQ, as far as fair knows */
 	u32 nice;			/* nice value and policy that the weight is from */
 	u32 policy;
 	u32 policy_idle;
 	u32 policy_batch;
-	u64 stopped_at;			/* when it last left a CPU */
-	u64 waits_since;		/* when it began to wait */
+	u64 stopped_at;			/* when the task last left a CPU */
+	u64 waits_since;		/* when the task began to wait */
 	u64 ran_at_wake;		/* se.ran at its last wake-up */
 	/* gangs */
-	u64 gang_window;		/* window of the next two */
+	u64 gang_window;		/* window of the next two fields */
 	u64 ran_at_window;		/* se.ran when the window first saw the task */
-	u64 gang_noted;			/* counted as active in the window */
+	u64 gang_noted;			/* the task is counted as active in the window */
 	struct numa_member numa;
-	u64 pinned_until;		/* could not go to another node; no retry before this */
-	u32 numa_local;			/* on the node of its process: counted in nr_local */
+	u64 pinned_until;		/* time before which no CPU asks for the task again,
+					 * because it could not come */
+	u32 numa_local;			/* the task is on its process's node: counts in nr_local */
 	s32 sync_waker;			/* CPU of a waker that is about to sleep; NO_CPU: none */
 	struct fair_task __arena *free_next;
 };
@@ -194,7 +205,10 @@ typedef struct fair_task __arena fair_task_t;
 
 /* ---- CPUs ---- */
 
-/* Whether a push is for one task alone, or the first or second half of an exchange. */
+/*
+ * Whether a running task is sent to another CPU alone, or as the first or second half of an
+ * exchange.
+ */
 enum numa_swap { SWAP_NONE, SWAP_FIRST, SWAP_SECOND };
 
 enum balance_kind { BALANCE_IDLE, BALANCE_BUSY };
@@ -212,18 +226,18 @@ struct group_sum {
 	u32 idle;
 	u32 cpus;
 	u32 id;
-	u32 capacity;			/* tasks that it can run at once */
-	u32 has_capacity;		/* it can run one more */
-	u32 uneven;			/* its tasks are unevenly spread */
+	u32 capacity;			/* tasks that the group can run at once */
+	u32 has_capacity;		/* the group can run one more task */
+	u32 uneven;			/* the group's tasks are unevenly spread */
 	u32 pad;
 };
 typedef struct group_sum __arena group_sum_t;
 
-/* One pass over a level. In the arena, so that the verifier does not track each value. */
+/* One pass over a level. It is in the arena, so that the verifier does not track each value. */
 struct balance {
 	struct group_sum local;
 	struct group_sum busiest;
-	struct group_sum sum;		/* group that is being summed up */
+	struct group_sum sum;		/* group that sum_groups() is summing up */
 	u64 total_load;
 	u64 total_power;
 	u64 imbalance;			/* load that should move */
@@ -231,7 +245,7 @@ struct balance {
 	s32 cpu;			/* CPU that balances */
 	u32 level;
 	u32 kind;
-	s32 first;			/* first CPU of the local group; and its first idle one */
+	s32 first;			/* the local group's first CPU and first idle CPU */
 	s32 first_idle;
 	u32 pad;
 	u64 pass;			/* number of the pass; CPUs left out are marked with it */
@@ -250,24 +264,25 @@ struct pull {
 	u32 take_hot;
 	u32 pinned;			/* no task looked at so far may run here */
 	/* numa */
-	u32 helps;			/* only tasks whose process the move does not scatter */
-	u32 full;			/* no room on the node for tasks that would gain */
-	u32 gang;			/* only tasks of that gang; ROOT_GROUP: any */
+	u32 helps;			/* take no task whose process the move would scatter */
+	u32 full;			/* the node has no room for tasks whose process the move
+					 * brings together */
+	u32 gang;			/* take only tasks of that gang; ROOT_GROUP: of any */
 	u32 pad;
-	numa_proc_t *only;		/* only tasks of that process */
+	numa_proc_t *only;		/* take only tasks of that process; NULL: of any */
 };
 typedef struct pull __arena pull_t;
 
 /* A level of balancing, as seen by one CPU. */
 struct fair_level {
-	fair_cpu_t *from;	/* first CPU of the span, and their number */
+	fair_cpu_t *from;	/* first CPU of the span, and the number of its CPUs */
 	u32 cpus;
 	u32 pad;
 	u64 last;			/* time of the last balancing, ns */
 	u64 cost;			/* average cost of a look by an idle CPU, ns */
-	u32 interval;			/* interval, ms */
+	u32 interval;			/* interval to the next balancing, ms */
 	u32 failed;
-	u32 first;			/* range of cpu_order */
+	u32 first;			/* the span is cpu_order[first] to cpu_order[end - 1] */
 	u32 end;
 	u32 groups;			/* groups in the span */
 	u32 nr_over;			/* at the span's first CPU: CPUs with more than one task */
@@ -276,34 +291,34 @@ typedef struct fair_level __arena fair_level_t;
 
 struct fair_cpu {
 	fair_rq_t *root;
-	fair_cpu_t *next;		/* in cpu_order, cyclic */
+	fair_cpu_t *next;		/* next CPU in cpu_order, cyclic */
 	fair_task_t *curr;
 	u64 curr_base;			/* p->se.sum_exec_runtime when curr started */
-	u64 curr_charged;		/* ns charged since */
+	u64 curr_charged;		/* ns charged since curr started */
 	u64 curr_at;			/* time of the last charge */
 	u64 round;			/* number of the round of picking */
-	fair_rq_t *level_of;		/* input of choose(); its results follow */
+	fair_rq_t *level_of;		/* input of choose(); the next two are its results */
 	fair_entity_t *chosen;
 	fair_task_t *want;		/* task that pick() chose, if not the first of its DSQ */
-	u32 leave_prev;			/* the task that ran goes elsewhere: not to be picked */
+	u32 leave_prev;			/* the task that ran goes to another CPU: do not pick it */
 	/* balancing */
 	u32 due;			/* levels that are due, as bits */
 	s32 push_to;			/* CPU that the running task shall go to; NO_CPU: none */
 	u32 online;
 	u32 power;			/* CPU_POWER for a core without threads */
-	u32 asked;			/* a busy CPU asked it to balance */
-	u32 repeats;			/* more than the task just moved should move */
+	u32 asked;			/* a busy CPU asked this CPU to balance */
+	u32 repeats;			/* more load should move than the task just moved has */
 	u64 passes;			/* number of balancing passes by this CPU */
 	u64 skipped_by;			/* pass that leaves this CPU out */
-	u32 idled;			/* idle since load[] was updated */
+	u32 idled;			/* the CPU was idle since the last update of load[] */
 	u32 spread_gang;		/* a task of this gang goes to spread_to; ROOT_GROUP: none */
 	u64 spread_at;			/* time of the last look for spread_to */
 	s32 spread_to;
 	u32 pad;
 	fair_rq_t *waiting;		/* queues with a task in their DSQ */
-	u64 idle_at;			/* since when it is idle; 0: busy */
+	u64 idle_at;			/* since when the CPU is idle; 0: it is busy */
 	u64 avg_idle;
-	u64 busy_since;			/* end of its last idle time */
+	u64 busy_since;			/* end of the CPU's last idle time */
 	u64 load_at;			/* tick of the last update of load[] */
 	u64 load[5];			/* load=window: averages over 1, 2, 4, 8, 16 ticks */
 	u64 rescue_at;
@@ -312,21 +327,22 @@ struct fair_cpu {
 	fair_rq_t *leafs;		/* queues with load left, children before parents */
 	fair_rq_t *leaf_at;		/* next queue of the walk; NULL: from the start */
 	u64 leafs_at;			/* start of the last walk */
-	u32 nr_throttled;		/* throttled queues */
+	u32 nr_throttled;		/* number of the CPU's throttled queues */
 	u32 pad2;
 	/* numa */
 	numa_proc_t *proc;		/* process of the running or last task; it may be gone */
-	numa_proc_t *push_proc;		/* process that push_to is about; NULL: any */
-	numa_proc_t *swap_proc;		/* process with which that one swaps */
+	numa_proc_t *push_proc;		/* process whose task goes to push_to; NULL: any */
+	numa_proc_t *swap_proc;		/* process with which push_proc exchanges tasks */
 	u64 swap_weight;
 	u32 push_swap;			/* enum numa_swap */
-	numa_proc_t *take;		/* for consolidate(): process, and node to take from */
+	numa_proc_t *take;		/* for consolidate(): process to take a task of, and node
+					 * to take it from */
 	s32 take_from;
 	u32 nr_local;			/* tasks here whose process belongs on this node */
-	u32 look;			/* it was asked to consolidate */
+	u32 look;			/* another CPU asked this CPU to consolidate */
 	u32 pad3;
 	u64 looked_at;
-	u64 asked_at;			/* when it last asked another CPU */
+	u64 asked_at;			/* when this CPU last asked another CPU to consolidate */
 	struct fair_level level[NR_LEVELS];
 	struct balance balance;
 	struct pull pull;
@@ -370,16 +386,17 @@ struct fair_stats {
 	u64 rescues;			/* tasks run because they had waited for rescue_ns */
 	u64 groups_clamped;		/* cgroups without a queue of their own */
 	u64 numa_pulls;			/* waiting tasks fetched to bring a process together */
-	u64 numa_pulls_running;		/* the same for running tasks */
-	u64 numa_first_pass;		/* moved between nodes, to where their process is */
-	u64 numa_second_pass;		/* moved between nodes by the second pass */
-	u64 numa_bounces_avoided;	/* not taken: came from another node a moment ago */
-	u64 numa_waits;			/* not taken: waited too short a time to leave its process */
+	u64 numa_pulls_running;		/* running tasks fetched to bring a process together */
+	u64 numa_first_pass;		/* tasks moved between nodes by the first pass */
+	u64 numa_second_pass;		/* tasks moved between nodes by the second pass */
+	u64 numa_bounces_avoided;	/* tasks not taken that came from another node just now */
+	u64 numa_waits;			/* tasks not taken, because they waited too short a time
+					 * to leave their process */
 	u64 numa_wakes;			/* tasks woken up at home, not where they slept */
 	u64 numa_swaps;			/* tasks that swapped places with one of another node */
 	u64 numa_limited;		/* looks that found a process, but no room for it */
 	u64 gang_rounds;		/* rounds begun */
-	u64 gang_requests;		/* CPUs asked that have a task of the gang */
+	u64 gang_requests;		/* CPUs with a task of the gang when a round began */
 	u64 gang_favoured;		/* requests that a CPU followed */
 	u64 gang_declined;		/* requests not followed: unfair, too late, or superseded */
 	u64 gang_released_early;	/* rounds ended early because the gang slept */
@@ -438,24 +455,27 @@ const volatile u32 tick_hz;
 
 /* ---- the machine, from the recipe ---- */
 
-const volatile u32 topo_cpus;			/* CPUs in the tables below; 0: no recipe, all alike */
+const volatile u32 topo_cpus;			/* CPUs in the tables below; 0: there is no
+						 * recipe, and all CPUs are alike */
 const volatile u32 cpu_core[MAX_CPUS];
 const volatile u32 cpu_llc[MAX_CPUS];
 const volatile u32 cpu_node[MAX_CPUS];
-const volatile u32 cpu_order[MAX_CPUS];		/* a core's, an LLC's, a node's CPUs are adjacent */
+const volatile u32 cpu_order[MAX_CPUS];		/* in it the CPUs of a core, of an LLC, of a node
+						 * are adjacent */
 const volatile u32 core_size[MAX_CPUS];		/* CPUs in the core of each CPU */
 
 /* ---- state ---- */
 
 static u32 nr_cpus;
-static u32 factor = 1;				/* of the granularities: 1 + log2(CPUs, at most 8) */
+static u32 factor = 1;				/* factor of latency and granularities: 1 +
+						 * log2(CPUs, at most 8) */
 static fair_cpu_t *cpus;
 static fair_group_t *groups;
 static u32 nr_groups;				/* slots used so far */
 static u64 leaf_round_at;			/* time of the next walk for idle CPUs */
-static volatile u64 nought;		/* 0, unknown to the verifier: a sum that starts
-					 * here has no bound that grows in a loop */
-static u32 leaf_round_cpu;			/* first CPU of that walk */
+static volatile u64 nought;		/* always 0, but the verifier does not know that: a sum
+					 * that starts with it has no bound that grows in a loop */
+static u32 leaf_round_cpu;			/* CPU after which that walk begins */
 
 static const u32 nice_weight[40] = {
 	88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916,
@@ -487,7 +507,7 @@ static __always_inline fair_task_t *task_of(struct task_struct *p)
 	return s ? s->t : NULL;
 }
 
-/* Any number is safe: memory outside of the arena reads as 0 and is never written. */
+/* Any CPU number is safe: memory outside of the arena reads as 0 and is never written. */
 static __always_inline fair_cpu_t *cpu_at(u32 cpu)
 {
 	return cpus + cpu;

@@ -3,8 +3,8 @@
  * Gangs: cgroups whose tasks want to run at the same time.
  *
  * Owns: which CPU leads a round, which CPUs are asked to join, how a CPU joins, when a round ends
- * before its time. State of domains and CPUs: gang_round.bpf.h. Tasks of no gang:
- * gang_outside.bpf.h. CPUs that wait for the end: gang_wait.bpf.h.
+ * before its time. Does not: keep the state of domains and CPUs (gang_round.bpf.h), protect tasks
+ * of no gang (gang_outside.bpf.h), make CPUs wait for the end of a round (gang_wait.bpf.h).
  *
  * A domain has one round at a time. A CPU that picks a task of a gang, and finds no round in its
  * domain, leads one for as long as the task's slice, and asks the other CPUs that have a runnable
@@ -31,8 +31,9 @@
 
 /*
  * v2: whether a gang may go before the tasks that wait on a CPU. At every level it may be ahead of
- * each by two turns: one as gangs take turns, one as CPUs order gangs differently. A turn is a
- * slice and the tick that ends it. This bounds the CPU time that a gang gets too early (GANG.md).
+ * each waiting entity by two turns: one because gangs take turns, and one because CPUs order gangs
+ * differently. A turn is a slice and the tick that ends it. This bounds the CPU time that a gang
+ * gets too early (GANG.md).
  */
 __weak bool may_follow(u32 group, u32 cpu)
 {
@@ -55,7 +56,10 @@ __weak bool may_follow(u32 group, u32 cpu)
 	return true;
 }
 
-/* Whether the CPU has a task for a round that it does not take part in. */
+/*
+ * Whether the CPU should join a round in which it does not take part. Such a CPU has a task of the
+ * round's gang.
+ */
 static __always_inline bool should_join(u32 cpu, u64 round)
 {
 	fair_rq_t *q = rq_at(gang_of_round(round), cpu);
@@ -65,7 +69,7 @@ static __always_inline bool should_join(u32 cpu, u64 round)
 	return gang_cpu(cpu)->round != round && q->h_nr && !is_held(q);
 }
 
-/* Asks one CPU to join. Interrupts it only if that changes something. */
+/* Asks one CPU to join. Interrupts it only if it would join. */
 static __always_inline void ask_cpu(u32 cpu, u64 round)
 {
 	u32 group = gang_of_round(round);
@@ -96,7 +100,7 @@ __weak int ask_domain(u32 cpu, u64 round)
 	return 0;
 }
 
-/* A task of the gang whose round goes on starts to run here. */
+/* Notes that the CPU takes part in the round: a task of the round's gang starts to run here. */
 static __always_inline void take_part(struct gang_cpu *g, u64 round)
 {
 	if (g->round != round || g->tries)
@@ -106,8 +110,9 @@ static __always_inline void take_part(struct gang_cpu *g, u64 round)
 }
 
 /*
- * Gang whose round a CPU starts that runs a task of `group`: first a gang that was kept from
- * leading, because one without a task on the leader's CPU would never be found there.
+ * Returns the gang for which a CPU starts a round when it runs a task of `group`. A gang that was
+ * kept from leading comes first, because a gang without a task on the leader's CPU would never lead
+ * otherwise.
  */
 static __always_inline u32 next_gang(u32 cpu, u32 group, u64 now)
 {
@@ -126,7 +131,7 @@ static __always_inline void lead_gang(u32 cpu, u32 group, fair_task_t *t, u64 no
 	u32 next = next_gang(cpu, group, now);
 	u64 round = l->round;
 
-	/* The cgroup is no gang any more. */
+	/* Ends a round whose cgroup is no gang any more. */
 	if (round && !group_at(gang_of_round(round))->gang)
 		gang_end(l, round);
 	round = gang_elect(l, &gang_serial, next, cpu, now + sched_slice(t->se.q, &t->se), gang_clock(cpu, now));
@@ -141,7 +146,7 @@ static __always_inline void lead_gang(u32 cpu, u32 group, fair_task_t *t, u64 no
 	ask_domain(cpu, round);
 }
 
-/* A task of `group` starts to run, or was picked again. */
+/* Joins, starts or ends a round when a task of `group` starts to run, or was picked again. */
 __weak int start_gang(u32 cpu, u32 group, u64 now)
 {
 	struct gang_cpu *g = gang_cpu(cpu);
@@ -226,7 +231,7 @@ __weak bool tick_gang(u32 cpu, u32 group, bool over, u64 now)
 		return (g->delays_outsider && !graced) || turn_is_over(cpu, gang_of(group));
 	}
 	if (gang == FAIR_GANG_V2 && g->round) {
-		/* The round is over: fairness decides. */
+		/* The round is over, so fairness decides which task runs next. */
 		g->round = 0;
 		return true;
 	}
@@ -259,7 +264,10 @@ static __noinline int mark_path(u32 group, u32 cpu, bool mark)
 	return 0;
 }
 
-/* Whether all of a gang sleeps, or most of it for so long that the rest will not sleep soon. */
+/*
+ * Whether all of a gang sleeps, or most of it has slept for so long that the remaining tasks will
+ * not sleep soon.
+ */
 static __always_inline bool is_asleep(u32 group, u32 cpu, struct gang_lead *l, u64 now)
 {
 	u32 width = gang_width(group, cpu);

@@ -13,15 +13,19 @@
 
 #include "gang_round.bpf.h"
 
-/* Longest time for which a woken task from outside waits on a CPU, plus the tick that ends it. */
+/*
+ * Longest time for which a CPU keeps a woken task from outside waiting at once. The wait ends at
+ * the first tick after this time.
+ */
 static __always_inline s32 max_grace(void)
 {
 	return tick_ns();
 }
 
 /*
- * Vruntime does not compensate a waiting sleeper: after its next sleep it starts from the queue's
- * minimum again. A CPU therefore keeps sleepers waiting for a tenth of its time at most.
+ * Whether the CPU may keep sleepers waiting now: for a tenth of its time at most. Vruntime does not
+ * compensate a sleeper for a wait, because after its next sleep it starts from the queue's minimum
+ * again.
  */
 static __always_inline bool has_grace(struct gang_cpu *g, u64 now)
 {
@@ -41,7 +45,7 @@ static __always_inline bool is_sleeper(fair_task_t *t)
 	return t->se.ran - t->ran_at_wake < SPARE_PARTS * latency();
 }
 
-/* The task was not runnable. A new task counts as no sleeper before its first sleep. */
+/* Notes that the task becomes runnable. A new task counts as no sleeper before its first sleep. */
 static __always_inline void gang_arrives(struct task_struct *p, fair_task_t *t, int how, u64 now)
 {
 	if (gang == FAIR_GANG_OFF)
@@ -53,12 +57,13 @@ static __always_inline void gang_arrives(struct task_struct *p, fair_task_t *t, 
 		t->ran_at_wake = t->se.ran - SPARE_PARTS * latency();
 }
 
-/* Gangs that a CPU looks at, at most, for a task that comes after them. */
+/* Largest number of gangs that a CPU passes over to find the task that comes after them. */
 #define MAX_LEFT	16
 
 /*
- * v2: whether a sleeper from outside deserves the CPU more than `group`, which has its round. Gangs
- * that have to wait themselves do not hold it up: the next pick leaves them out, too.
+ * v2: whether a sleeper from outside deserves the CPU more than `group`, which has its round. Other
+ * gangs, which have to wait for a round themselves, do not hold the sleeper up: the next pick
+ * leaves them out, too.
  */
 __weak bool outsider_is_next(u32 cpu, u32 group, bool prev_runs)
 {

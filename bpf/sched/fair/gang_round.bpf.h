@@ -2,22 +2,28 @@
 /*
  * The round of a domain, and the gangs that can have one.
  *
- * Owns: the state of domains and CPUs, the end of a round, the counts of a gang. Election:
- * lib/gang.bpf.h. Does not: start a round or choose what a CPU runs (gang.bpf.h).
+ * Owns: the state of domains and CPUs, the end of a round, the counts of a gang. Does not: elect
+ * (lib/gang.bpf.h), start a round or choose what a CPU runs (gang.bpf.h).
  *
- * Each CPU writes its own state (gang_cpus[]), under its run queue's lock. All CPUs write a
- * domain's state (gang_leads[]): the round by compare-and-swap. A lost write to the rest makes a
- * round slightly longer or shorter.
+ * A CPU's state (gang_cpus[]) is written under the lock of its run queue. All CPUs write a domain's
+ * state (gang_leads[]): the round by compare-and-swap, the other fields without a lock. A lost
+ * write to another field makes a round slightly longer or shorter.
  */
 #ifndef FAIR_GANG_ROUND_BPF_H
 #define FAIR_GANG_ROUND_BPF_H
 
 #include "gang_switch.bpf.h"
 
-/* Others lose a tenth of a CPU's time at most to rounds; so throughput and shares fall no more. */
+/*
+ * Rounds cost tasks outside of their gang at most one part in SPARE_PARTS of a CPU's time, so
+ * throughput and shares fall by no more than that.
+ */
 #define SPARE_PARTS	10
 
-/* The round of each domain, at its first CPU; and each CPU's view of it. Public for tests. */
+/*
+ * The round of each domain, indexed by the domain's first CPU, and each CPU's view of it. Both are
+ * global, because tests read them.
+ */
 struct gang_lead gang_leads[MAX_CPUS];
 struct gang_cpu gang_cpus[MAX_CPUS];
 static u64 gang_serial;
@@ -50,15 +56,16 @@ static __always_inline struct gang_lead *lead_of(u32 cpu)
 }
 
 /*
- * Clock by which a CPU tells whether a round is over. In v2 all but the leader are a tick late, so
- * that the leader can lead again: CPUs order gangs differently, and agree by following one CPU.
+ * Returns the time by which a CPU tells whether a round is over. In v2 the time of all CPUs but the
+ * leader is a tick late, so that the leader can lead again: CPUs order gangs differently, and agree
+ * by following one CPU.
  */
 static __always_inline u64 gang_clock(u32 cpu, u64 now)
 {
 	return gang == FAIR_GANG_V1 || gang_leader_of(lead_of(cpu)->round) == cpu ? now : now - tick_ns();
 }
 
-/* Current round of the CPU's domain; 0: none. */
+/* Returns the current round of the CPU's domain; 0: there is none. */
 static __always_inline u64 round_of(u32 cpu, u64 now)
 {
 	u64 round = gang_round(lead_of(cpu), gang_clock(cpu, now));
@@ -76,7 +83,7 @@ static __always_inline bool gang_bound(u32 cpu, u64 now)
 
 /* ---- which gangs can run together ---- */
 
-/* Queue with the domain's counts of a gang. */
+/* Returns the queue that has the domain's counts of a gang. */
 static __always_inline fair_rq_t *gang_counted(u32 group, u32 cpu)
 {
 	return rq_at(group, gang_cpu(cpu)->domain);
@@ -88,7 +95,10 @@ static __always_inline u32 gang_width(u32 group, u32 cpu)
 	return gang_counted(group, cpu)->gang_nr;
 }
 
-/* Number of CPUs of the domain that run a task of the gang. Global for the verifier. */
+/*
+ * Returns the number of CPUs of the domain that run a task of the gang. The function is global so
+ * that the verifier walks through it once.
+ */
 __weak u32 gang_running(u32 group, u32 cpu)
 {
 	u32 i, first = gang_cpu(cpu)->first, nr = gang_cpu(cpu)->nr, running = 0;
@@ -120,7 +130,10 @@ static __always_inline void gang_does_not_fit(u32 group, u32 cpu, u64 now)
 	gang_counted(group, cpu)->gang_unfit_until = now + 2 * GANG_WINDOW_NS;
 }
 
-/* A queue's runnable tasks change by `tasks`, and the domain's CPUs with one by `cpus`. */
+/*
+ * Counts that a queue's runnable tasks change by `tasks`, and the domain's CPUs with such a task by
+ * `cpus`.
+ */
 static void gang_counts(fair_rq_t *q, s64 tasks, s64 cpus, u64 now)
 {
 	u32 domain = gang_cpu(q->cpu)->domain;
@@ -131,7 +144,10 @@ static void gang_counts(fair_rq_t *q, s64 tasks, s64 cpus, u64 now)
 		gang_does_not_fit(q->group, domain, now);
 }
 
-/* Counts one task in the window. A race at its begin may lose some; the next window has them. */
+/*
+ * Counts one more task in the window and returns the count. A race at the beginning of a window may
+ * lose some tasks; the next window has them.
+ */
 static __always_inline u32 count_active(fair_rq_t *q, u32 __arena *nr, u64 window)
 {
 	if (q->gang_window != window) {
@@ -165,7 +181,7 @@ static __noinline int note_active(fair_task_t *t, u32 group, u32 cpu, bool pinne
 	return 0;
 }
 
-/* When a task arrives, and at its ticks. Not called with gang=off. */
+/* Counts a task of a gang when the task arrives, and at its ticks. Not called with gang=off. */
 static __always_inline void gang_notes(struct task_struct *p, fair_task_t *t, u64 now)
 {
 	u32 group = t ? gang_of(t->group) : ROOT_GROUP;
@@ -174,7 +190,10 @@ static __always_inline void gang_notes(struct task_struct *p, fair_task_t *t, u6
 		note_active(t, group, scx_bpf_task_cpu(p), p->nr_cpus_allowed == 1, now);
 }
 
-/* Tasks of a gang that ran in this window, or in the last window in which any ran. */
+/*
+ * Returns the number of tasks of a gang that ran in this window, or in the last window in which any
+ * ran.
+ */
 static __always_inline u32 gang_size(u32 group, u32 cpu)
 {
 	fair_rq_t *q = gang_counted(group, cpu);

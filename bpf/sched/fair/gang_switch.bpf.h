@@ -2,8 +2,8 @@
 /*
  * The switch of a gang: an extended attribute of the cgroup's directory.
  *
- * It is read when a cgroup appears, when a task moves into it, and when a task of it starts to run
- * or has a tick, every GANG_READ_NS at most.
+ * The scheduler reads the attribute when a cgroup appears, when a task moves into the cgroup, and
+ * when a task of it starts to run or has a tick, but at most once in GANG_READ_NS.
  */
 #ifndef FAIR_GANG_SWITCH_BPF_H
 #define FAIR_GANG_SWITCH_BPF_H
@@ -17,7 +17,10 @@ struct gang_value {
 	char text[8];
 };
 
-/* One buffer for programs that may sleep, one for others, which can interrupt the former. */
+/*
+ * Buffer 1 is for programs that may sleep. Buffer 0 is for programs that may not sleep, which can
+ * interrupt the former.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 2);
@@ -68,13 +71,13 @@ static __always_inline void read_gang(struct cgroup *cgrp, u32 group, u32 slot)
 	g->gang = value == GANG_VALUE_YES;
 }
 
-/* Called in a program that may sleep. */
+/* Reads the switch of a new cgroup. Called in a program that may sleep. */
 static void gang_cgroup_appears(struct cgroup *cgrp, u32 group)
 {
 	read_gang(cgrp, group, 1);
 }
 
-/* Reads the switches of a cgroup and those above, each every GANG_READ_NS at most. */
+/* Reads the switches of a cgroup and those above it, each at most once in GANG_READ_NS. */
 static int gang_read_path(struct cgroup *cgrp, u64 now)
 {
 	u32 level;
@@ -119,14 +122,17 @@ static __always_inline void read_task_gang(struct task_struct *p, u32 group, u64
 	bpf_cgroup_release(cgrp);
 }
 
-/* For each operation on a running task, because a task that often sleeps may never see a tick. */
+/*
+ * Reads the switches when a task starts to run, because a task that often sleeps may never see a
+ * tick.
+ */
 static __always_inline void gang_reads(struct task_struct *p, u32 group, u64 now)
 {
 	if (gang != FAIR_GANG_OFF)
 		read_task_gang(p, group, now);
 }
 
-/* Nearest gang from a cgroup upwards; 0: none. */
+/* Returns the nearest gang from a cgroup upwards; 0: there is none. */
 static u32 gang_of(u32 group)
 {
 	while (group != ROOT_GROUP && !group_at(group)->gang && can_loop)

@@ -12,7 +12,8 @@
 
 /*
  * A CPU stays idle for a gang for a tenth of its time at most, which bounds the loss of throughput,
- * and for migration_cost_ns at once: CFS holds that so short an idle time is not worth a look.
+ * and for migration_cost_ns at once, because CFS holds that a look for other tasks does not pay in
+ * so short an idle time.
  */
 struct gang_timer {
 	struct bpf_timer timer;
@@ -31,7 +32,7 @@ static int wait_is_over(void *map, u32 *cpu, struct gang_timer *timer)
 	return 0;
 }
 
-/* Whether there is idle time left, and enough to be worth a timer. */
+/* Whether the CPU may still stay idle for a gang, and for long enough to be worth a timer. */
 static __always_inline bool may_wait(struct gang_cpu *g, u64 now)
 {
 	g->spare = min_u64(g->spare + (now - g->spare_at) / SPARE_PARTS, migration_cost_ns);
@@ -71,8 +72,8 @@ __weak int tell_waiting(u32 cpu)
 }
 
 /*
- * Whether the first task of a queue need not wait for the round: another CPU of the domain is idle,
- * or the domain has CPUs for both gangs.
+ * Whether the first task of a queue need not wait for the end of the round: another CPU of the
+ * domain is idle, or the domain has CPUs for both gangs.
  */
 static __always_inline bool runs_anyway(u64 dsq, u32 group, u32 leads, u32 cpu)
 {
@@ -96,8 +97,9 @@ static __always_inline bool runs_anyway(u64 dsq, u32 group, u32 leads, u32 cpu)
 }
 
 /*
- * Whether a gang waits for the end as a whole. Not if it runs on as many CPUs as the round's gang,
- * because then only a part of it is kept out; nor if just one task of it ran lately.
+ * Whether a gang as a whole waits for the end of the round. It does not if it runs on as many CPUs
+ * as the round's gang, because then only a part of it is kept out. Nor does it if it does not fit,
+ * or if just one task of it ran lately.
  */
 static __always_inline bool waits_as_one(u32 group, u32 cpu, u64 round, u64 now)
 {

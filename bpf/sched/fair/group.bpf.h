@@ -5,9 +5,9 @@
  * A slot and its queues are created at first use, and reused after a cgroup is gone, so a DSQ is
  * never destroyed. Tasks of a cgroup without a slot, or too deep, count as tasks of its parent.
  *
- * cpu.max: a timer fills the group's pool every period, and CPUs take slices from it. A queue that
- * has no time left and cannot get more is taken off its parent's queue with all that it has, until
- * the timer pays.
+ * cpu.max: a timer fills the group's pool every period, and CPUs take slices from the pool. A queue
+ * that has no time left and cannot get more is taken off its parent's queue with all its entities,
+ * until the timer pays its debt.
  */
 #ifndef FAIR_GROUP_BPF_H
 #define FAIR_GROUP_BPF_H
@@ -37,7 +37,7 @@ struct {
 	__type(value, struct fair_timer);
 } timers SEC(".maps");
 
-/* Slot of a cgroup's tasks. */
+/* Returns the slot to which a cgroup's tasks belong. */
 static u32 group_of(struct cgroup *cgrp)
 {
 	struct group_stor *s = cgrp ? bpf_cgrp_storage_get(&group_stors, cgrp, 0, 0) : NULL;
@@ -54,7 +54,7 @@ static u64 to_shares(u32 weight)
 
 /* ---- cpu.max ---- */
 
-/* Takes up to `want` from the group's pool, by atomic operations. */
+/* Takes up to `want` ns from the group's pool, by atomic operations. */
 static void take_runtime(fair_rq_t *q, fair_group_t *g, s64 want)
 {
 	s64 old = __sync_fetch_and_sub(&g->pool, want);
@@ -68,7 +68,7 @@ static void take_runtime(fair_rq_t *q, fair_group_t *g, s64 want)
 	q->runtime += want;
 }
 
-/* Takes a slice if no time is left. */
+/* Returns whether the queue has time left. Takes a slice from the pool first if it has none. */
 static bool has_runtime(fair_rq_t *q, fair_group_t *g)
 {
 	if (g->quota && q->runtime <= 0)
@@ -129,7 +129,10 @@ static bool path_has_runtime(fair_rq_t *q)
 	return has;
 }
 
-/* Throttles groups without time on the path. True if there was one. */
+/*
+ * Throttles the queues on the path to the root that have no time left. Returns whether there was
+ * one.
+ */
 static bool throttle_path(fair_rq_t *q, u64 now)
 {
 	bool any = false;
@@ -146,7 +149,10 @@ static bool throttle_path(fair_rq_t *q, u64 now)
 	return any;
 }
 
-/* Pays a throttled queue's debt from the pool, over several periods if needed. True: it may run. */
+/*
+ * Pays a throttled queue's debt from the pool, over several periods if needed. Returns true if the
+ * queue may run.
+ */
 static bool pay(fair_rq_t *q, bool lifted)
 {
 	if (lifted)
@@ -252,7 +258,10 @@ static s32 make_queues(fair_group_t *g, u32 group)
 	return 0;
 }
 
-/* Clears `has_head` of a removed cgroup's queue, which may be out of date: nothing waits there. */
+/*
+ * Clears `has_head` of a removed cgroup's queue. No task waits there, but the flag may be out of
+ * date.
+ */
 static __always_inline void forget_waiting(fair_rq_t *q)
 {
 	struct fair_lock *l = lock_of(q->cpu);
@@ -295,7 +304,10 @@ static void reset_queues(fair_group_t *g, u32 group)
 	}
 }
 
-/* Slot for a child of `parent`; the parent's own if none is left. */
+/*
+ * Returns a slot for a child of `parent`; the parent's own if no slot is left, or the child is too
+ * deep.
+ */
 static s32 make_group(u32 parent, u64 cgid, u32 weight)
 {
 	u32 group, depth = group_at(parent)->depth + 1;
@@ -330,7 +342,8 @@ static s32 make_group(u32 parent, u64 cgid, u32 weight)
 	return parent;
 }
 
-static void gang_cgroup_appears(struct cgroup *cgrp, u32 group);	/* gang.bpf.h */
+static void gang_cgroup_appears(struct cgroup *cgrp, u32 group);	/* defined in
+									 * gang_switch.bpf.h */
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(fair_cgroup_init, struct cgroup *cgrp, struct scx_cgroup_init_args *args)
 {
@@ -363,7 +376,10 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(fair_cgroup_init, struct cgroup *cgrp, struct scx_c
 	return 0;
 }
 
-/* Takes the queues of a given-up slot off the leaf lists; their load decays in their parents. */
+/*
+ * Takes the queues of a given-up slot off the leaf lists. What load they have left decays in their
+ * parents' queues.
+ */
 static __noinline int forget_leafs(u32 group)
 {
 	u32 i;

@@ -10,14 +10,14 @@
  * run.
  *
  * No CPU therefore idles for long beside a task that may run there: for a tick, and one more for
- * each ASKS tasks that wait on one CPU. With load=pelt an idle CPU leaves a large task where it is,
- * if its own sleepers weigh more than that CPU's load, unless that CPU is short of time. This adds
- * SHORT_OF_TIME_NS to the bound.
+ * each ASKS tasks that wait on one CPU. With load=pelt an idle CPU does not take a task that would
+ * make it, with its own sleepers, busier than the CPU that has the task, unless that CPU is short
+ * of time. This adds SHORT_OF_TIME_NS to the bound.
  *
  * Models: idle_balance(), nohz_kick_needed() of Linux 3.2. Differs: 3.2 compared groups by load
  * here, too, and gave up if the CPU was idle for less than migration_cost_ns on average. It neither
- * measured a look (as 3.12) nor knew that there was nothing to take (as 3.19). This left CPUs idle
- * because of weights and affinities.
+ * measured a look (as 3.12 did) nor knew that there was nothing to take (as 3.19 did). In 3.2 CPUs
+ * therefore stayed idle because of weights and affinities.
  */
 #ifndef FAIR_IDLE_BPF_H
 #define FAIR_IDLE_BPF_H
@@ -25,13 +25,16 @@
 #include "balance.bpf.h"
 
 #define ASKS		8	/* idle CPUs that a CPU asks at a tick, at most */
-#define ASK_LOOKS	64	/* tasks that it looks at for that */
-#define STEAL_LOOKS	4096	/* tasks of a CPU that an asked CPU tries; a newly idle one: nr_migrate */
-#define QUICK_REDOS	2	/* CPUs per level that the latter tries; an asked CPU: REDOS */
+#define ASK_LOOKS	64	/* waiting tasks for which a CPU looks for idle CPUs then */
+#define STEAL_LOOKS	4096	/* tasks of one CPU that a CPU tries if it was asked; if it
+				 * became idle: nr_migrate */
+#define QUICK_REDOS	2	/* CPUs per level that a CPU tries if it became idle; if it was
+				 * asked: REDOS */
 
 /*
- * load=pelt: a CPU with uninterrupted work for this long, two half-lives, is short of time,
- * whatever weights say. Less than a quarter of the earlier load counts then.
+ * load=pelt: a CPU that has had work for this long without a break (two half-lives) is short of
+ * time, whatever the weights are. After this time, less than a quarter of the earlier load still
+ * counts.
  */
 #define SHORT_OF_TIME_NS	(2 * (PELT_HALF << PELT_PERIOD_SHIFT))
 
@@ -43,8 +46,9 @@ static __always_inline bool is_short_of_time(fair_cpu_t *c, u64 now)
 }
 
 /*
- * Load that an idle CPU may take from another: any. With pelt, sleepers here may be back soon: unless
- * the other CPU is short of time, `here` must stay within tolerance of `there` after the move.
+ * Returns the load that an idle CPU may take from another one, without limit if load=window or the
+ * other CPU is short of time. Otherwise sleepers of this CPU may be back soon, so after the move
+ * this CPU's load `here` must stay within tolerance of the other's load `there`.
  */
 static __always_inline u64 spare_load(u32 level, u64 here, fair_cpu_t *from, u64 there, u64 now)
 {
@@ -57,7 +61,10 @@ static __always_inline u64 spare_load(u32 level, u64 here, fair_cpu_t *from, u64
 	return there > here ? (there - here) / (100 + pct) : 0;
 }
 
-/* CPU with the most load of those with a task to spare, in the span less its nearer levels. */
+/*
+ * Returns the CPU with the most load of those with a task to spare. Looks at the CPUs of the
+ * level's span that the level below does not cover.
+ */
 __weak s32 richest_cpu(s32 cpu, u32 level, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu), *at;
@@ -82,7 +89,10 @@ __weak s32 richest_cpu(s32 cpu, u32 level, u64 now)
 		at = at->next;
 		if (from->root->h_nr < 2)
 			continue;
-		/* Its sleepers' load decays: it has no more now than it had then. */
+		/*
+		 * The load of a CPU's sleepers decays, so a CPU has no more load now than at its
+		 * last update.
+		 */
 		load = cpu_load_then(from);
 		if (load <= too_little && !is_short_of_time(from, now))
 			continue;
@@ -110,7 +120,7 @@ static bool take_from(s32 cpu, s32 from, u32 level, bool asked, u64 now)
 
 	pull->from = from;
 	pull->to = cpu;
-	/* Tasks with twice that load may come. */
+	/* may_pull() lets a task come that has twice this load. */
 	pull->imbalance = spare_load(level, cpu_load_now(c, now), there, cpu_load_now(there, now), now) / 2;
 	pull->now = now;
 	pull->level = level;
@@ -140,7 +150,10 @@ __weak bool take_at(s32 cpu, u32 level, bool asked, u64 now)
 	return false;
 }
 
-/* Whether a newly idle CPU should look at a level: a CPU has too many tasks, and there is time. */
+/*
+ * Whether a newly idle CPU should look at a level: a CPU there has more than one task, and the CPU
+ * is idle for longer than a look takes, on average.
+ */
 static __always_inline bool may_pay(fair_cpu_t *c, fair_level_t *at, u32 level)
 {
 	return span_at(at, level)->nr_over && c->avg_idle >= at->cost;
@@ -158,7 +171,7 @@ static bool look_at(s32 cpu, u32 level, bool asked, u64 now)
 	return found;
 }
 
-/* No waiting task may come: asks for a running task that shares its core. */
+/* Asks for a running task that shares a core with another, because no waiting task may come. */
 static void balance_running(s32 cpu, u64 now)
 {
 	u32 level;
@@ -211,7 +224,7 @@ static __always_inline bool ask_for(struct task_struct *p)
 	return true;
 }
 
-/* Asks idle CPUs for the tasks of a DSQ. Limits are in the CPU's `pull`. */
+/* Asks idle CPUs to take the tasks of a DSQ, within the limits in this CPU's `pull`. */
 __weak int ask_for_queue(s32 cpu, u64 dsq)
 {
 	pull_t *pull = &cpu_at(cpu)->pull;
@@ -265,7 +278,10 @@ static __always_inline bool shares_core(s32 cpu)
 	return false;
 }
 
-/* At a tick: asks idle CPUs to take waiting tasks, or an idle core to take one of two from here. */
+/*
+ * At a tick: asks idle CPUs to take waiting tasks. If none waits and the running task shares its
+ * core with another, asks an idle core to take it.
+ */
 static __noinline int ask_idle_cpus(s32 cpu, struct task_struct *p)
 {
 	fair_cpu_t *c = cpu_at(cpu);

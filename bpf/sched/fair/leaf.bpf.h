@@ -9,9 +9,9 @@
  * a queue in the list is in the list, too.
  *
  * A CPU walks its own list at ticks and when it becomes idle, at most once in LEAF_NS. An idle CPU
- * has no ticks, so busy CPUs walk for those that have not walked for twice as long: one CPU per
- * LEAF_NS, at most LEAF_CPUS lists. All this is done under the lock of the list's CPU, released
- * after each queue.
+ * has no ticks, so busy CPUs walk the lists of CPUs that have not walked for twice as long: one
+ * busy CPU per LEAF_NS, at most LEAF_CPUS lists. A walk holds the lock of the list's CPU, and
+ * releases it after each queue.
  *
  * Models: leaf_cfs_rq_list, update_shares() of Linux 3.2 and update_blocked_averages() of 3.8.
  * Differs: the walk goes by time, not by balancing; for idle CPUs the CPU whose tick comes first
@@ -27,7 +27,10 @@
 
 /* ---- the list ---- */
 
-/* Links the queue and all above it that are not in the list, at the front. Not window's root. */
+/*
+ * Links the queue, and all queues above it that are not in the list, at the front of the list. With
+ * load=window the root's queue is left out.
+ */
 static __noinline int leaf_link(fair_rq_t *q)
 {
 	fair_cpu_t *c = q->on;
@@ -109,7 +112,10 @@ static void leaf_refresh(fair_rq_t *q, u64 now)
 		leaf_remove(q);
 }
 
-/* Updates one queue of a walk; true if there are more. Holds the lock for one queue only. */
+/*
+ * Updates one queue of a walk, and returns whether there are more. Holds the lock for one queue
+ * only.
+ */
 __weak bool leaf_step(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -165,7 +171,7 @@ __weak int leaf_round(u64 now)
 	return 0;
 }
 
-/* At a tick, and when a CPU becomes idle. */
+/* Walks the lists that are due. Called at a tick, and when a CPU becomes idle. */
 static __always_inline void leaf_tick(fair_cpu_t *c, s32 cpu, u64 now)
 {
 	if (c->leafs && (s64)(now - c->leafs_at) >= (s64)LEAF_NS)

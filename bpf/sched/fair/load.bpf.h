@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Load: recent work of a queue, and a cgroup's weight on each CPU. Two ways, by the knob `load`.
+ * Load: recent work of a queue, and a cgroup's weight on each CPU. The knob `load` chooses how load
+ * is measured.
  *
  *   window  Per queue: weight times time, over windows of shares_window_ns. At the end of a window
- *           earlier load is halved. A task that leaves takes its weight along; its history stays.
+ *           earlier load is halved. A task that leaves takes its weight along; its past load stays
+ *           in the queue.
  *   pelt    Per entity, see lib/pelt.bpf.h. A queue has the sum over its runnable entities, and the
- *           sum over sleeping ones, which decays as one number. An entity that wakes up takes back
- *           exactly what is left there.
+ *           sum over its sleeping ones, which decays as one number. An entity that wakes up takes
+ *           exactly what is left of its load out of the second sum.
  *
- * All functions are called with the lock of the queue's CPU. Models: Linux 3.2 (window), 3.8
- * (pelt).
+ * Callers of all functions hold the lock of the queue's CPU, except where a function says
+ * otherwise. Models: Linux 3.2 (window), 3.8 (pelt).
  */
 #ifndef FAIR_LOAD_BPF_H
 #define FAIR_LOAD_BPF_H
@@ -25,8 +27,9 @@ static void reweight(fair_entity_t *se, u64 weight)
 }
 
 /*
- * Time for load tracking in a queue. A throttled queue's clock stops, and lags behind its parent's
- * afterwards. Lags add up along the path to the root, so throttling changes one queue only.
+ * Returns the time by the clock of load tracking in a queue. A throttled queue's clock stops, and
+ * lags behind its parent's clock afterwards. The lags of all queues on the path to the root add up,
+ * so throttling changes one queue only.
  */
 static __noinline u64 cgroup_clock(fair_rq_t *q, u64 now)
 {
@@ -64,11 +67,11 @@ static __noinline int window_track(fair_rq_t *q, u64 now, bool force)
 	u64 window = shares_window_ns, delta;
 
 	now = load_clock(q, now);
-	/* Another CPU, whose clock was ahead, was here before. */
+	/* The last update was by another CPU, whose clock was ahead. */
 	if ((s64)(now - q->load_stamp) < 0)
 		now = q->load_stamp;
 	delta = now - q->load_stamp;
-	/* After four idle windows no earlier load is left. */
+	/* After four windows without weight, all earlier load is dropped. */
 	if ((s64)(q->load_stamp - q->load_last) > 0 && (s64)(now - q->load_last) > (s64)(4 * window)) {
 		q->load_period = 0;
 		apart();
@@ -81,7 +84,7 @@ static __noinline int window_track(fair_rq_t *q, u64 now, bool force)
 		q->load_last = now;
 		q->load_avg += delta * q->weight;
 	}
-	/* Divides only here, at the end of a window. */
+	/* The only division is made here, at the end of a window or if forced. */
 	if (force || q->load_period > window || !q->load_period)
 		tell(&q->of->load_weight, &q->load_contrib, q->load_avg / (q->load_period + 1),
 		     force ? 0 : q->load_contrib / 8);
@@ -92,7 +95,7 @@ static __noinline int window_track(fair_rq_t *q, u64 now, bool force)
 	return 0;
 }
 
-/* The root has no group to update. */
+/* Updates the window of a queue. The root's queue needs none, because the root has no totals. */
 static __always_inline void window_update(fair_rq_t *q, u64 now, bool force)
 {
 	if (q->depth)
@@ -101,7 +104,10 @@ static __always_inline void window_update(fair_rq_t *q, u64 now, bool force)
 
 /* ---- pelt ---- */
 
-/* Small changes are held back, so that CPUs do not contend for one cache line. */
+/*
+ * Updates the queue's part of its group's load. A change by an eighth or less is held back unless
+ * `force`, so that CPUs do not contend for one cache line.
+ */
 static __always_inline void pelt_contribute(fair_rq_t *q, bool force)
 {
 	tell(&q->of->load_avg, &q->tg_load_contrib, q->runnable_load + q->blocked_load,
@@ -109,8 +115,9 @@ static __always_inline void pelt_contribute(fair_rq_t *q, bool force)
 }
 
 /*
- * Tells the group the part of the time with work, because a group that seldom has work must not
- * weigh its full shares; and the part in which it runs.
+ * Updates the group's totals of the part of the time in which the group has work, and of the part
+ * in which it runs. The first is needed because a group that seldom has work must not weigh its
+ * full shares.
  */
 static void pelt_contribute_times(fair_rq_t *q)
 {
@@ -137,7 +144,9 @@ static __always_inline void unblock_load(fair_rq_t *q, u64 load)
 	q->blocked_load -= min_u64(load, q->blocked_load);
 }
 
-/* Decays the blocked load, and removes that of sleepers that woke up elsewhere. */
+/*
+ * Decays the queue's blocked load, and subtracts the load of sleepers that woke up on other CPUs.
+ */
 static __always_inline void pelt_decay_blocked(fair_rq_t *q, u64 now)
 {
 	u64 period = load_clock(q, now) >> PELT_PERIOD_SHIFT;
@@ -160,7 +169,7 @@ static __noinline int pelt_update_blocked(fair_rq_t *q, u64 now, bool force)
 	return 0;
 }
 
-/* Blocked load as an update would leave it. */
+/* Returns the queue's blocked load as an update would leave it, without an update. */
 static u64 pelt_blocked_now(fair_rq_t *q, u64 now)
 {
 	u64 period = load_clock(q, now) >> PELT_PERIOD_SHIFT, left = q->blocked_load;
@@ -169,7 +178,10 @@ static u64 pelt_blocked_now(fair_rq_t *q, u64 now)
 	return (s64)(period - q->last_decay) > 0 ? pelt_decay(left, period - q->last_decay) : left;
 }
 
-/* Decays a sleeper's load as often as the sum that contains it. */
+/*
+ * Decays a sleeper's load as often as the queue's blocked load, which contains it, was decayed.
+ * Returns the number of decays.
+ */
 static s64 pelt_sync_decay(fair_entity_t *se, fair_rq_t *q)
 {
 	s64 passed = (s64)q->decays - se->decays_at;
@@ -183,8 +195,8 @@ static s64 pelt_sync_decay(fair_entity_t *se, fair_rq_t *q)
 }
 
 /*
- * Updates an entity's load, and its queue's load if it is counted there. True if the queue's load
- * may have changed: the caller updates the group.
+ * Updates an entity's load and, if `counted`, the load of its queue, which contains it. Returns
+ * true if the queue's load may have changed; the caller then updates the group.
  */
 static __noinline bool pelt_update_entity(fair_entity_t *se, fair_rq_t *q, u64 now, bool counted)
 {
@@ -218,7 +230,9 @@ static __noinline bool pelt_update_entity(fair_entity_t *se, fair_rq_t *q, u64 n
 	return true;
 }
 
-/* The same if nothing else changes on the queue. */
+/*
+ * Updates an entity and, if needed, the group. For callers that change nothing else on the queue.
+ */
 static __always_inline void pelt_refresh_entity(fair_entity_t *se, fair_rq_t *q, u64 now, bool counted)
 {
 	if (pelt_update_entity(se, q, now, counted))
@@ -230,12 +244,15 @@ static void pelt_enqueue(fair_entity_t *se, fair_rq_t *q, u64 now)
 	bool woken = se->decays_at > 0;
 
 	if (woken) {
-		/* Its load is part of this queue's blocked load. */
+		/* The entity's load is part of this queue's blocked load. */
 		pelt_sync_decay(se, q);
 		unblock_load(q, se->contrib);
 		pelt_update_entity(se, q, now, false);
 	} else {
-		/* From another CPU, or new: adopts this queue's clock and accounts for its sleep. */
+		/*
+		 * The entity is new or from another CPU: it adopts this queue's clock, and its
+		 * sleep is counted.
+		 */
 		u64 slept = (u64)-se->decays_at << PELT_PERIOD_SHIFT;
 
 		se->avg.last = load_clock(se->mine ?: q, now) - slept;
@@ -259,7 +276,10 @@ static void pelt_dequeue(fair_entity_t *se, fair_rq_t *q, u64 now, bool sleeps)
 	pelt_contribute(q, !sleeps);
 }
 
-/* A sleeper leaves for another CPU with its load; the queue subtracts it later. Needs no lock. */
+/*
+ * Takes a sleeper and its load off a queue, mostly for another CPU. The queue subtracts the load
+ * later. Needs no lock.
+ */
 static void pelt_remove_sleeper(fair_entity_t *se, fair_rq_t *q)
 {
 	s64 passed;
@@ -306,8 +326,9 @@ static void load_update(fair_entity_t *se, fair_rq_t *q, u64 now)
 }
 
 /*
- * Sets the queue's weight on this CPU: the group's shares times this queue's part of the group's
- * load. The total has an old value for this CPU, which is replaced by the present weight.
+ * Sets the weight of a cgroup on the queue's CPU: the group's shares times the queue's part of the
+ * group's load. The group's total contains an old value of this queue; the calculation uses the
+ * queue's present weight instead.
  */
 static __noinline int divide_shares(fair_rq_t *q)
 {

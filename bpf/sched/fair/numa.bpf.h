@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * numa: the calls from fair to lib/numa.bpf.h, and which tasks may change nodes. consolidate.bpf.h
- * acts.
+ * moves tasks.
  *
- * With numa=off, or one node, each of these is only a test. Kernel threads belong to no process
- * here.
+ * With numa=off, or one node, each of these functions is only a test. Kernel threads belong to no
+ * process here.
  *
  * Knobs:
  *   numa             off; consolidate: brings the tasks of a process together on a node, by their
@@ -12,15 +12,15 @@
  *                    consolidate+faults: the process's NUMA faults decide between nodes with equal
  *                    shares of it. Refused on more than 64 nodes
  *   numa_settle_ns   time for which a task that came from another node is not moved to another
- *                    again; 0: no limit. A CPU looks for tasks at most eight times in it, and a
- *                    process moves as many. An eighth of it is also the wait after which balancing
- *                    takes a task away from its process
+ *                    again; 0: no limit. In this time a CPU looks for tasks at most eight times,
+ *                    and a process moves at most eight tasks. An eighth of it is also the wait
+ *                    after which balancing takes a task away from its process
  *
- * Limits: an idle CPU may leave a task of another node waiting that came there less than
- * numa_settle_ns ago, or has waited for less than an eighth of it. A running task that was asked
- * for and may not come because of its affinity is not asked for again for 31 times as long. Tasks
- * of throttled cgroups count as queued. A process is found on a node only if it runs on one of its
- * CPUs, or ran there last.
+ * Limits: an idle CPU may leave a task of another node waiting that came to that node less than
+ * numa_settle_ns ago, or has waited for less than an eighth of numa_settle_ns. A running task that
+ * was asked for and may not come because of its affinity is not asked for again for 31 times
+ * numa_settle_ns. Tasks of throttled cgroups count as queued. An idle CPU finds a process on a node
+ * only if a task of the process runs on one of the node's CPUs, or ran there last.
  */
 #ifndef FAIR_NUMA_BPF_H
 #define FAIR_NUMA_BPF_H
@@ -29,7 +29,8 @@
 
 #define PF_KTHREAD	0x00200000
 #define LOOKS_PER_SETTLE	8	/* looks of one CPU in numa_settle_ns, at most */
-#define PINNED_SETTLES	31	/* in numa_settle_ns: pause after a running task could not come */
+#define PINNED_SETTLES	31	/* pause after a running task could not come, in units of
+				 * numa_settle_ns */
 
 static __always_inline bool numa_on(void)
 {
@@ -38,7 +39,10 @@ static __always_inline bool numa_on(void)
 
 /* ---- counting ---- */
 
-/* The task was counted on a CPU, under its lock. */
+/*
+ * Counts the task on the CPU's node. Called after the task was counted on the CPU, under the CPU's
+ * lock.
+ */
 static __always_inline void numa_note_enqueue(fair_task_t *t, u32 cpu, u64 now)
 {
 	u32 node = node_of(cpu);
@@ -59,7 +63,7 @@ static __always_inline void numa_note_dequeue(fair_task_t *t, u32 cpu, u64 now)
 	t->numa_local = 0;
 }
 
-/* The load of a counted task has changed. */
+/* Passes on that the load of a counted task has changed. */
 static __always_inline void numa_note_load(fair_entity_t *se, u64 now)
 {
 	if (numa == FAIR_NUMA_CONSOLIDATE__LOAD && numa_on() && !se->mine)
@@ -99,7 +103,10 @@ static __always_inline void numa_note_running(fair_cpu_t *c, fair_task_t *t, str
 		numa_note_memory(t, p);
 }
 
-/* A CPU, as part of a core, comes or goes. */
+/*
+ * Adds the places of `cpus` CPUs to a node; -1: the CPU goes. A thread counts as a part of its
+ * core.
+ */
 static void numa_note_cpu(u32 cpu, s64 cpus)
 {
 	u32 threads = core_size[cpu & (MAX_CPUS - 1)];
@@ -159,7 +166,10 @@ static __always_inline bool is_settling(fair_task_t *t, u64 now)
 	return t->numa.moved_at && (s64)(now - t->numa.moved_at) < (s64)numa_settle_ns;
 }
 
-/* Whether the task may move to its process: it neither came nor failed to move a short time ago. */
+/*
+ * Whether the task may move to the node of its process: it did not come from another node, nor fail
+ * to move, a short time ago.
+ */
 static __always_inline bool may_move(fair_task_t *t, u64 now)
 {
 	return !is_settling(t, now) && !time_before(now, t->pinned_until);
@@ -193,7 +203,10 @@ static __noinline bool numa_lets(fair_task_t *t, pull_t *pull)
 		return false;
 	if (pull->helps && (scatters(t, from, to) || (pull->full && numa_helps(t, from, to))))
 		return false;
-	/* If it has to wait for that node, the second pass takes it. */
+	/*
+	 * Another node is nearer to the task's memory. If the task has to wait for that node, the
+	 * second pass takes it.
+	 */
 	if (pull->helps && !pull->only && by_faults() && numa_nearer_memory(t->numa.proc, from, to) != NUMA_NOWHERE)
 		return false;
 	if (is_settling(t, pull->now)) {
@@ -207,7 +220,10 @@ static __noinline bool numa_lets(fair_task_t *t, pull_t *pull)
 	return true;
 }
 
-/* Whether the waker's node may get the task: if it is its whole process, or gains there. */
+/*
+ * Whether the waker's node may get the task: the task is all of its process, or comes to its
+ * process there.
+ */
 static __noinline bool numa_lets_wake(fair_task_t *t, u32 from, u32 to)
 {
 	u64 now = scx_bpf_now();
@@ -223,14 +239,14 @@ static __noinline bool numa_lets_wake(fair_task_t *t, u32 from, u32 to)
 	return !is_settling(t, now) && numa_has_room(to, t->numa.weight, 0, now);
 }
 
-/* The task was taken. */
+/* Notes the time of a task's move from another node. */
 static __always_inline void numa_note_move(fair_task_t *t, u32 from, u32 to, u64 now)
 {
 	if (numa_on() && t && node_of(from) != node_of(to))
 		t->numa.moved_at = now;
 }
 
-/* The task may not go there: it is left alone for a while. */
+/* Leaves a task alone for a while, because it may not run on the CPU that asked for it. */
 static void numa_note_pinned(fair_cpu_t *c, fair_task_t *t, u64 now)
 {
 	if (!numa_on() || !c->push_proc)
@@ -252,7 +268,10 @@ static __noinline bool numa_lets_go(fair_task_t *t, u32 from, u32 to)
 	return from == to || !scatters(t, from, to) || (numa_is_crowded(from) && !numa_is_full(to));
 }
 
-/* Whether to send the task that ran: it is the intended one, and the CPU is still idle. */
+/*
+ * Whether to send the task that ran to the CPU `to`. It must be of the intended process, which the
+ * move or exchange must still bring together; if it is a move, that CPU must still be idle.
+ */
 static __noinline bool numa_lets_push(fair_cpu_t *c, fair_task_t *t, s32 to, u64 now)
 {
 	numa_proc_t *meant;

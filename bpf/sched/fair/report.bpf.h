@@ -12,28 +12,31 @@
 struct fair_report_args {
 	/* in */
 	u32 cpu;
-	u32 group;		/* slot, 0 the root */
+	u32 group;		/* slot; 0: the root's */
 	/* out */
 	u64 cgid;		/* of the slot's cgroup; 0 for the root */
 	u32 nr;			/* runnable entities */
 	u32 h_nr;		/* runnable tasks */
-	u64 weight;		/* of the runnable entities */
+	u64 weight;		/* sum over the runnable entities */
 	u64 share;		/* weight of the cgroup on this CPU */
 	u64 min_vruntime;
 	u64 runnable_load;	/* load=pelt */
-	u64 blocked_load;	/* at the time of the report */
-	s64 group_load;		/* sum over all CPUs; window: weight */
-	u64 load;		/* load=window: value of this CPU in the group's total */
+	u64 blocked_load;	/* blocked load, decayed up to the time of the report */
+	s64 group_load;		/* load on all CPUs; load=window: weight */
+	u64 load;		/* load=window: this CPU's part of the group's total */
 	u32 throttled;
 	u32 nr_groups;		/* number of slots */
-	/* load=pelt; of 1024 */
-	u64 runnable;		/* part of the time with work; root: of the CPU */
+	/* load=pelt; in parts of 1024 */
+	u64 runnable;		/* part of the time with work; for the root: of the CPU's time */
 	u64 usage;		/* part of the time running */
-	s64 group_runnable;	/* of its group, the sum over all CPUs */
+	s64 group_runnable;	/* `runnable` of the queue's group, summed over all CPUs */
 	s64 group_usage;
 };
 
-/* Averages of a queue (root: of its CPU) as an update would leave them, in the CPU's copy. */
+/*
+ * Returns the averages of a queue (of the root: of its CPU) as an update would leave them. They are
+ * in the CPU's scratch copy.
+ */
 static struct pelt_avg __arena *times_now(fair_rq_t *q, u64 now)
 {
 	fair_cpu_t *c = cpu_at(q->cpu);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Steps of ops.dispatch(). Each finds something to run or leaves it to the next.
- */
+/* Steps of ops.dispatch(). Each step finds a task to run, or leaves that to the next step. */
 #ifndef FAIR_RUN_BPF_H
 #define FAIR_RUN_BPF_H
 
@@ -10,10 +8,13 @@
 #include "balance.bpf.h"
 #include "consolidate.bpf.h"
 
-/* Slice given to the kernel. Ticks end a turn earlier, so it must only not run out before. */
+/* Slice that fair gives the kernel. A tick ends each turn before this slice runs out. */
 #define SLICE_NS	(100 * NSEC_PER_MSEC)
 
-/* Sends the task that ran to another CPU: fair_enqueue() does so after this dispatch. */
+/*
+ * Sends the task that ran to the CPU `push_to`. fair_enqueue() calls this after the dispatch, when
+ * the kernel puts the task back. Returns false if the task stays.
+ */
 static bool push_task(fair_cpu_t *c, struct task_struct *p, fair_task_t *t, u64 enq_flags, u64 now)
 {
 	s32 to = c->push_to;
@@ -39,7 +40,7 @@ static bool push_task(fair_cpu_t *c, struct task_struct *p, fair_task_t *t, u64 
 	return true;
 }
 
-/* Moves a task that pick() wants out of turn. */
+/* Moves the task with that pid to the CPU: pick() wants it out of turn. */
 static bool take_wanted(u64 dsq, u32 pid, s32 cpu)
 {
 	struct task_struct *p;
@@ -54,7 +55,7 @@ static bool take_wanted(u64 dsq, u32 pid, s32 cpu)
 	return taken;
 }
 
-/* The task that ran goes on: charges it and starts a new slice at every level. */
+/* Lets the task that ran go on, with a new slice at every level. */
 static bool keep_prev(fair_cpu_t *c, struct task_struct *prev)
 {
 	struct fair_lock *l = lock_of(c->root->cpu);
@@ -72,7 +73,10 @@ static bool keep_prev(fair_cpu_t *c, struct task_struct *prev)
 
 enum { RUN_NOTHING, RUN_FOUND, RUN_AGAIN };
 
-/* The task was gone when it was to be taken: try again. */
+/*
+ * Picks a task and takes it, or lets prev go on. Returns RUN_AGAIN if the task was gone when it was
+ * to be taken.
+ */
 static __noinline int try_own(s32 cpu, struct task_struct *prev, bool prev_runs)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -90,7 +94,10 @@ static __noinline int try_own(s32 cpu, struct task_struct *prev, bool prev_runs)
 	return scx_bpf_dsq_move_to_local(dsq, 0) ? RUN_FOUND : RUN_AGAIN;
 }
 
-/* Whether only the root's tasks wait, none out of turn: then the DSQ's order is the right one. */
+/*
+ * Whether only tasks of the root's queue wait, and none is to go out of turn. Then the order of the
+ * queue's DSQ is the right one.
+ */
 static __always_inline bool has_only_tasks(fair_rq_t *q)
 {
 	return !q->first && !q->buddy_next && !q->buddy_last && !q->buddy_gang;
@@ -110,7 +117,10 @@ static __noinline int run_own(s32 cpu, struct task_struct *prev, bool prev_runs)
 	return found == RUN_FOUND;
 }
 
-/* Charges the task that ran, and takes off its groups without time. It may go on after this. */
+/*
+ * Charges the task that ran, and throttles those of its cgroups that have no time left. The task
+ * may go on after this, unless `stops`.
+ */
 static __noinline void settle_prev(fair_cpu_t *c, u64 sum_exec, bool stops, u64 now)
 {
 	struct fair_lock *l = lock_of(c->root->cpu);
@@ -128,7 +138,10 @@ static __noinline void settle_prev(fair_cpu_t *c, u64 sum_exec, bool stops, u64 
 		count(throttles);
 }
 
-/* Tasks looked at in one pass; the next pass begins anew, when those in front have run. */
+/*
+ * Number of tasks that one pass looks at. The next pass begins at the front again, when the tasks
+ * there have run.
+ */
 #define RESCUE_LOOKS	4096
 
 /* Takes the first task of a DSQ that has waited for rescue_ns. */
@@ -154,8 +167,9 @@ __weak bool rescue_from(u64 dsq, s32 cpu, u64 now)
 }
 
 /*
- * Fairness does not bound waits under very small weights and limits, but the watchdog does. From
- * time to time a CPU therefore runs each task that has waited for rescue_ns once, and charges it.
+ * Fairness does not bound waits under very small weights and limits, but the kernel's watchdog
+ * ejects a scheduler under which a task waits for too long. From time to time a CPU therefore runs
+ * each task once that has waited for rescue_ns, and charges it.
  */
 __weak bool rescue(s32 cpu, u64 now)
 {
@@ -180,7 +194,9 @@ static __always_inline bool rescue_is_due(fair_cpu_t *c, u64 now)
 	return rescue_ns && (s64)(now - c->rescue_at) >= 0;
 }
 
-/* Sends a waiting task of a gang with several tasks here to a CPU without one. */
+/*
+ * Sends a waiting task of a gang that has several tasks here to a CPU without a task of the gang.
+ */
 __weak bool spread(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -204,7 +220,7 @@ __weak bool spread(s32 cpu, u64 now)
 	return true;
 }
 
-/* Finds a task that the order misses: in a queue that is not on its parent's queue. */
+/* Runs a task that pick() misses, because the task's queue is not on its parent's queue. */
 __weak bool run_stray(s32 cpu)
 {
 	u32 i;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Spreading of gangs: two tasks of one gang on a CPU cannot run together, and a CPU without one
- * stays out of every round.
+ * Spreading of gangs: two tasks of one gang on a CPU cannot run together, and a CPU without a task
+ * of the gang stays out of the gang's rounds.
  *
- * A task of a gang goes where the fewest of its gang are. Balancing does not bring it to a CPU that
- * has as many of them as the one it leaves. A CPU that finds at a tick that it has several sends a
- * waiting one to a CPU of its domain that has none. Load follows with the next balancing, which
- * then brings back another task. Each such move leaves one pair less on one CPU, so the moves come
- * to an end.
+ * A task of a gang goes to the CPU with the fewest tasks of its gang. Balancing does not bring it
+ * to a CPU that has as many tasks of the gang as the CPU that it leaves. A CPU that finds at a tick
+ * that it has several tasks of a gang sends a waiting one to a CPU of its domain that has none.
+ * Balancing later evens out the load, and brings back a task that is not of this gang. Each move by
+ * a CPU with several tasks leaves one pair of tasks less on one CPU, so these moves come to an end.
  *
  * Models: nothing. The original's users bound their tasks; GANG.md, rule 8.
  */
@@ -20,13 +20,18 @@
 /* Interval at which a CPU looks for a place to send a task. */
 #define SPREAD_NS	(20 * NSEC_PER_MSEC)
 
-/* Runnable tasks of a gang on a CPU, in all cgroups below it. */
+/*
+ * Returns the number of runnable tasks of a gang on a CPU, in the gang's cgroup and all below it.
+ */
 static __always_inline u32 gang_tasks(u32 group, u32 cpu)
 {
 	return rq_at(group, cpu)->h_nr;
 }
 
-/* Whether balancing may move the task between these CPUs without bringing its gang together. */
+/*
+ * Whether balancing may move the task between these CPUs: `to` must have fewer tasks of its gang
+ * than `from`.
+ */
 static __always_inline bool gang_lets(fair_task_t *t, s32 from, s32 to)
 {
 	u32 group = gang == FAIR_GANG_OFF ? ROOT_GROUP : gang_of(t->group);
@@ -35,8 +40,9 @@ static __always_inline bool gang_lets(fair_task_t *t, s32 from, s32 to)
 }
 
 /*
- * CPU of a domain with the fewest tasks of a gang, of equals that with the fewest tasks; `cpu` if
- * none is better. A CPU that waits for the end of a round counts as one with a task.
+ * Returns the allowed CPU of the domain with the fewest tasks of a gang, and of equal ones that
+ * with the fewest tasks at all; `cpu` if each CPU has a task of the gang. A CPU that waits for the
+ * end of a round counts as one with a task.
  */
 static __noinline s32 least_ganged(struct task_struct *p, u32 group, s32 cpu)
 {
@@ -44,7 +50,7 @@ static __noinline s32 least_ganged(struct task_struct *p, u32 group, s32 cpu)
 	u64 least = ~0ULL;
 	s32 best = cpu;
 
-	/* Each CPU has one. */
+	/* Each CPU has a task of the gang. */
 	if (!p || gang_width(group, cpu) >= nr)
 		return cpu;
 	bpf_for(i, first, first + nr) {
@@ -61,7 +67,7 @@ static __noinline s32 least_ganged(struct task_struct *p, u32 group, s32 cpu)
 	return best;
 }
 
-/* CPU for a woken or new task of a gang, which was to go to `cpu`. */
+/* Returns the CPU for a woken or new task of a gang, which was to go to `cpu`. */
 static __always_inline s32 gang_place(struct task_struct *p, fair_task_t *t, s32 cpu)
 {
 	u32 group = gang == FAIR_GANG_OFF || p->nr_cpus_allowed == 1 ? ROOT_GROUP : gang_of(t->group);
@@ -77,7 +83,10 @@ static __always_inline s32 gang_place(struct task_struct *p, fair_task_t *t, s32
 	return best;
 }
 
-/* CPU without a task of the gang for one waiting on `cpu`; else `cpu`. Tries queue heads only. */
+/*
+ * Returns a CPU without a task of the gang on which a task of the gang that waits on `cpu` may run;
+ * `cpu` if there is none. Tries only the first task of each queue.
+ */
 __weak s32 find_spread(u32 group, s32 cpu)
 {
 	fair_rq_t *q = cpu_at(cpu)->waiting;
@@ -99,7 +108,10 @@ __weak s32 find_spread(u32 group, s32 cpu)
 	return to;
 }
 
-/* At a tick: whether the next dispatch sends a task of `group` away. If none may go, it is unfit. */
+/*
+ * At a tick: whether the next dispatch is to send a task of `group` away. If none may go, the gang
+ * does not fit.
+ */
 static __noinline bool spread_is_due(u32 cpu, u32 group, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -119,7 +131,7 @@ static __noinline bool spread_is_due(u32 cpu, u32 group, u64 now)
 	return true;
 }
 
-/* Ends the turn of the task on a CPU, if its gang has rounds. */
+/* Ends the turn of the task that runs on a CPU, if its gang may have rounds. */
 static __noinline int end_turn(u32 cpu, u64 now)
 {
 	fair_task_t *t = cpu_at(cpu)->curr;
@@ -131,8 +143,9 @@ static __noinline int end_turn(u32 cpu, u64 now)
 }
 
 /*
- * A task was put on another CPU's local queue. It is not counted there before it runs, so no tick
- * of that CPU ends a turn for it, and a CPU in round after round does not balance.
+ * Called after a task was put on the local queue of CPU `to`. That CPU does not count the task
+ * before the task runs, so none of its ticks ends a turn for the task, and a CPU in round after
+ * round does not balance. This call therefore ends the turn there.
  */
 static __always_inline void gang_sent(s32 to, u64 now)
 {

@@ -3,10 +3,10 @@
  * Tasks: where they are counted, and their memory.
  *
  * A task is counted on a CPU from its first ops.enqueue() to ops.quiescent(), or from ops.running()
- * if the kernel put it on the CPU directly. All changes are made with the kernel's lock of the
+ * if the kernel put it on the CPU directly. All changes are made under the kernel's lock of the
  * task's run queue, so the task's own fields need no lock. The kernel may move a task between CPUs
- * in between without a call: the next operation on the task calls follow_task(). If the CPU
- * differs, that takes the lock of the CPU that the task left.
+ * without a call to the scheduler, so the next operation on the task calls follow_task(). If the
+ * task has left its CPU, follow_task() takes the lock of that CPU.
  *
  * Each operation takes the lock once. ops.quiescent(), which follows ops.stopping() at once, takes
  * a task that goes to sleep off the CPU and its queue.
@@ -20,7 +20,7 @@
 #include "gang.bpf.h"
 #include "numa.bpf.h"
 
-/* Vruntime of the first waiting task in a queue's DSQ. */
+/* Finds the vruntime of the first waiting task in a queue's DSQ. Returns false if none waits. */
 static __always_inline bool peek_head(fair_rq_t *q, u64 *head)
 {
 	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(q->dsq);
@@ -45,7 +45,10 @@ static void read_policy(struct task_struct *p, fair_task_t *t)
 	t->se.weight = t->policy_idle ? IDLE_LOAD : nice_weight[nice];
 }
 
-/* Its queue on the CPU where it becomes runnable. It leaves its former one. Without the lock. */
+/*
+ * Returns the task's queue on the CPU where the task becomes runnable, and takes the task off its
+ * former queue. Called without the lock.
+ */
 static __always_inline fair_rq_t *to_queue(fair_task_t *t, s32 cpu)
 {
 	fair_rq_t *old = t->se.q, *q;
@@ -80,7 +83,10 @@ static __noinline void attach_task(fair_task_t *t, s32 cpu, int how, u64 now)
 	bpf_spin_unlock(&l->lock);
 }
 
-/* The task is no longer runnable here. If it runs it stops, at `sum_exec` by its own clock. */
+/*
+ * Takes a task that is no longer runnable here off its queue. If the task runs, it stops, at
+ * `sum_exec` by its own clock.
+ */
 static __noinline void detach_task(fair_task_t *t, bool sleeps, u64 sum_exec, u64 now)
 {
 	struct fair_lock *l = lock_of(t->cpu);
@@ -93,7 +99,7 @@ static __noinline void detach_task(fair_task_t *t, bool sleeps, u64 sum_exec, u6
 		return;
 	c = q->on;
 	stops = c->curr == t;
-	/* Otherwise the next task that runs looks at the waiting ones. */
+	/* If the task stops, fair_running() of the next task looks at the waiting ones. */
 	if (!stops)
 		has_head = peek_head(q, &head);
 	bpf_spin_lock(&l->lock);
@@ -136,7 +142,10 @@ static __always_inline void follow_task(fair_task_t *t, s32 cpu, u64 now)
 	attach_task(t, cpu, ENQ_MOVED, now);
 }
 
-/* Counts the task as waiting, and as runnable if it was not. True if it should preempt. */
+/*
+ * Counts the task as waiting and, if it was not runnable, as runnable. Returns true if it should
+ * preempt.
+ */
 static __noinline bool start_waiting(fair_task_t *t, s32 cpu, int how, u64 now)
 {
 	struct fair_lock *l = lock_of(cpu);
@@ -159,7 +168,10 @@ static __noinline bool start_waiting(fair_task_t *t, s32 cpu, int how, u64 now)
 		q->head = t->se.vruntime;
 	}
 	if (fresh) {
-		/* No preemption of a waker that is about to sleep: it would only add a switch. */
+		/*
+		 * A waker that is about to sleep is not preempted, because that would only add a
+		 * switch.
+		 */
 		wins = t->sync_waker != cpu && preempts(c, t) && !gang_keeps(cpu, t->group, now);
 		t->sync_waker = NO_CPU;
 		t->fresh = 0;

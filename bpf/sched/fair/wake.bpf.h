@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Placement of a task that wakes up or is new, and preemption there.
+ * Placement of a task that wakes up or is new, and preemption by the task.
  *
  * Models: select_task_rq_fair(), select_idle_sibling(), check_preempt_wakeup() of Linux 3.x.
  * Differs: the kernel's idle masks replace idle_cpu(), so that two tasks that wake up at once do
@@ -21,19 +21,22 @@ static u64 cpu_load_now(fair_cpu_t *c, u64 now)
 	return is_pelt() ? c->root->runnable_load + pelt_blocked_now(c->root, now) : c->root->weight;
 }
 
-/* The same as of the last update. */
+/* Returns the value of cpu_load_now() as of the last update. */
 static __always_inline u64 cpu_load_then(fair_cpu_t *c)
 {
 	return is_pelt() ? c->root->runnable_load + c->root->blocked_load : c->root->weight;
 }
 
-/* The same for runnable entities only, as a woken sleeper must not find its own load there. */
+/*
+ * Returns the load of runnable entities only, because a woken sleeper must not find its own load
+ * there.
+ */
 static u64 runnable_load(fair_cpu_t *c)
 {
 	return is_pelt() ? c->root->runnable_load : c->root->weight;
 }
 
-/* Weight or load in a cgroup's queue, as part of the CPU's. */
+/* Converts a weight or load in a cgroup's queue into a part of the CPU's weight or load. */
 static u64 load_at_root(fair_rq_t *q, u64 part)
 {
 	while (q->depth && can_loop) {
@@ -61,9 +64,10 @@ static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
 }
 
 /*
- * Whether the waker's CPU, with the task, would be no busier than the task's own CPU with it. An
- * empty own CPU wins, whatever the loads: with pelt, a waker that seldom runs has almost no load,
- * and would draw all its wakees from idle cores into its own LLC, two to a core.
+ * Whether the waker's CPU, with the task, would be no busier than the task's last CPU with the
+ * task. If the last CPU is empty, the answer is no, whatever the loads, unless the waker is about
+ * to sleep: with pelt, a waker that seldom runs has almost no load, and would draw all tasks that
+ * it wakes from idle cores into its own LLC, two to a core.
  */
 static bool wake_affine(fair_task_t *t, s32 this_cpu, s32 prev_cpu, bool sync)
 {
@@ -76,7 +80,7 @@ static bool wake_affine(fair_task_t *t, s32 this_cpu, s32 prev_cpu, bool sync)
 		this_load -= min_u64(this_load, task_load(here->curr));
 	if (!this_load)
 		return true;
-	/* The task's own CPU may be busier by half of the imbalance that balancing tolerates. */
+	/* The waker's CPU may be busier by half of the imbalance that balancing tolerates. */
 	return 100 * (this_load + own) <= (100 + (125 - 100) / 2) * (prev_load + own);
 }
 
@@ -93,7 +97,8 @@ static __always_inline bool claim(struct task_struct *p, const struct cpumask *i
 
 /*
  * Claims the target, else the previous CPU if it shares the cache, else the first CPU of the LLC in
- * the mask. Skips a CPU with a task on its way to it, which the mask may still have.
+ * the mask. Skips a CPU of the LLC to which a task is on its way; the mask may still have such a
+ * CPU.
  */
 static s32 claim_near(struct task_struct *p, s32 prev_cpu, s32 target, const struct cpumask *idle)
 {
@@ -133,8 +138,9 @@ static s32 pick_idle_sibling(struct task_struct *p, s32 prev_cpu, s32 target)
 }
 
 /*
- * A group's tasks per power and, for ties, its load per power. Load alone would be wrong: a
- * cgroup's weight on a CPU is updated at ticks, and many tasks may be created between two.
+ * How crowded a group of CPUs is: its tasks per power and, for ties, its load per power. Load alone
+ * would be wrong: a cgroup's weight on a CPU is updated at ticks, and many tasks may be created
+ * between two ticks.
  */
 struct crowd {
 	u64 nr;
@@ -154,7 +160,7 @@ static __always_inline int less_crowded(struct crowd *a, struct crowd *b)
 	return (x < y) - (x > y);
 }
 
-/* First CPU of a group on which the task may run. */
+/* Returns the first CPU of a group on which the task may run. */
 static __always_inline s32 first_allowed(struct task_struct *p, fair_cpu_t *c, u32 nr)
 {
 	for (; nr && can_loop; nr--) {
@@ -167,7 +173,10 @@ static __always_inline s32 first_allowed(struct task_struct *p, fair_cpu_t *c, u
 	return NO_CPU;
 }
 
-/* In a span: first allowed CPU of the group with the fewest tasks per power, ties: the own. */
+/*
+ * Returns the first allowed CPU of the group with the fewest tasks per power in the span of `cpu`.
+ * Of equal groups the group of `cpu` wins.
+ */
 static __noinline s32 least_crowded(struct task_struct *p, s32 cpu, u32 level)
 {
 	fair_cpu_t *own = cpu_at(cpu), *c = own->level[level & 3].from;
@@ -206,7 +215,10 @@ static __noinline s32 least_crowded(struct task_struct *p, s32 cpu, u32 level)
 	return best;
 }
 
-/* The same if each group is one CPU, so that all have the same power. */
+/*
+ * Does what least_crowded() does for a level at which each group is one CPU, so that all groups
+ * have the same power.
+ */
 static __noinline s32 least_crowded_cpu(struct task_struct *p, s32 cpu, u32 level)
 {
 	fair_cpu_t *own = cpu_at(cpu), *c = own->level[level & 3].from;
@@ -237,7 +249,10 @@ static __noinline s32 least_crowded_cpu(struct task_struct *p, s32 cpu, u32 leve
 	return best;
 }
 
-/* CPU of a new task: from the machine down, the group with the fewest tasks, idle cores first. */
+/*
+ * Returns the CPU of a new task. The choice goes from the machine down, at each level to the group
+ * with the fewest tasks per power, so idle cores come first.
+ */
 static __noinline s32 pick_idlest(struct task_struct *p, s32 prev_cpu)
 {
 	s32 cpu = prev_cpu;
@@ -261,7 +276,10 @@ static __noinline s32 pick_idlest(struct task_struct *p, s32 prev_cpu)
 
 /* ---- preemption ---- */
 
-/* Whether the task should preempt, compared where the two paths to the root meet. */
+/*
+ * Whether the task should preempt the running one. Compares the two where their paths to the root
+ * meet.
+ */
 static bool preempts(fair_cpu_t *c, fair_task_t *t)
 {
 	fair_entity_t *se = &t->se, *curr;
@@ -284,7 +302,10 @@ static bool preempts(fair_cpu_t *c, fair_task_t *t)
 	}
 	if (se->q != curr->q || beats(curr->vruntime, se) != 1)
 		return false;
-	/* In a crowd, the preempted entity goes next after this: its cache is warm. */
+	/*
+	 * If many entities are runnable, the preempted one goes next after this task, because its
+	 * cache is warm.
+	 */
 	if (curr->q->nr >= latency() / min_granularity() && !curr->mine)
 		curr->q->buddy_last = curr;
 	return true;

@@ -2,9 +2,9 @@
 /*
  * goodness: the schedulers of Linux 2.5.2-pre9 and 2.4: each pick looks at all runnable tasks.
  *
- * Shows: why they were replaced. The cost of a pick grows with the number of runnable tasks, and
- * all CPUs wait for its lock. Mode hamq is the "half" multi-queue that was measured against it: a
- * queue and a lock per CPU, and no balancer.
+ * Shows: why these schedulers were replaced. The cost of a pick grows with the number of runnable
+ * tasks, and all CPUs wait for the lock that a pick holds. Mode hamq is the "half" multi-queue that
+ * was measured against vanilla and O(1): a queue and a lock per CPU, and no balancer.
  * Suits: few runnable tasks: it is fair by nice, favours sleepers, and leaves no CPU idle beside
  * work.
  * Fails: hundreds of runnable tasks, or many CPUs (vanilla, 2.4); shares, if queues differ in
@@ -17,30 +17,31 @@
  *   goodness          0 if the counter is spent, else dynamic priority + 1 + 20 - nice (2.4:
  *                     counter + 20 - nice), + 1 for the address space that the CPU has loaded, + 15
  *                     on the CPU it ran on last
- *   recalculation     when the counters of all waiting tasks are spent: each runnable task (hamq:
- *                     of the queue) gets a new slice, and each sleeping one will gain a level. 2.4:
- *                     each task's counter, also of sleepers, is halved and gets the task's ticks
+ *   recalculation     comes when the counters of all waiting tasks are spent: each runnable task
+ *                     (hamq: of the queue) gets a new slice, and each sleeping one gains a level.
+ *                     2.4: each task's counter, also of sleepers, is halved, and the ticks of the
+ *                     task's nice value are added
  *
  * Mechanism. Waiting tasks are in a list per queue. A CPU that schedules scans the whole list under
  * the queue's lock, and takes the task of the highest goodness or goes on with its own. A task runs
  * until its counter is spent, it sleeps, or a better task wakes up. A task that wakes up goes to
  * its last CPU if that is idle, else to an idle CPU, else it preempts the task that deserves its
  * CPU least, if the difference is more than the 15 of the affinity bonus. vanilla and 2.4 have one
- * queue. In hamq, which is built on 2.5.2-pre9, each CPU has one: a task that wakes up joins that
- * of the chosen CPU, and a CPU without tasks takes the best one of all others, unless an idle CPU
- * is about to take it.
+ * queue. In hamq, which is built on 2.5.2-pre9, each CPU has a queue: a task that wakes up joins
+ * the queue of the chosen CPU, and a CPU without tasks takes the best task of all other queues,
+ * unless an idle CPU is about to take that task.
  *
  * Limits:
- *   - A counter is charged with the real run time, and ends at a tick of the kernel, up to one
- *     late.
- *   - At most 512 CPUs, or init refuses. At most 32767 tasks; others, and those without a context,
- *     run first, in order of arrival.
- *   - While tasks with ticks left wait for another CPU, spent ones run here without a
+ *   - A counter is charged with the real run time. A slice ends at a tick of the kernel, up to a
+ *     tick late.
+ *   - At most 512 CPUs, or init refuses. At most 32767 tasks have a slot; tasks beyond them, and
+ *     tasks without a context, run before all others, in order of arrival.
+ *   - While tasks with ticks left wait for another CPU, spent tasks run on this one without a
  *     recalculation.
  *   - A recalculation is applied to a task when a CPU next looks at it; the result is the same.
  *   - With one queue, a wake-up whose waker is about to sleep interrupts no CPU. If the waker goes
- *     on, or another task is better, its CPU kicks idle CPUs when it next schedules, or at its next
- *     tick.
+ *     on, or another task is better, the waker's CPU kicks idle CPUs when it next schedules, or at
+ *     its next tick.
  */
 #include <scx/common.bpf.h>
 #include "goodness.bpf.h"
@@ -50,7 +51,10 @@
 
 char _license[] SEC("license") = "GPL";
 
-/* Attempts of a pick; one fails if its task leaves at that very moment. */
+/*
+ * Number of attempts of a pick. An attempt fails if the chosen task leaves its queue at that very
+ * moment.
+ */
 #define MAX_TRIES 8
 /* Less than any goodness. */
 #define NOBODY (-1000)
@@ -81,7 +85,10 @@ s32 BPF_STRUCT_OPS(goodness_select_cpu, struct task_struct *p, s32 prev_cpu, u64
 	return target;
 }
 
-/* Kicks an idle CPU for a task in the global queue. A busy CPU takes it when it schedules. */
+/*
+ * Kicks an idle CPU for a task in the global queue. If there is none, a busy CPU takes the task
+ * when it schedules.
+ */
 static void call_any(struct task_struct *p)
 {
 	s32 cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
@@ -99,9 +106,10 @@ static void rescue(struct task_struct *p, u64 enq_flags)
 }
 
 /*
- * Calls a CPU for a task that was just queued. A waker about to sleep comes itself, and pays later
- * if it goes on; in hamq it would look into another queue. A CPU going off line may not kick: the
- * CPU that gets the task pays.
+ * Kicks a CPU for a task that was just queued. If the waker is about to sleep, its CPU will look
+ * for a task itself, so no CPU is kicked; if the waker goes on after all, its CPU kicks idle CPUs
+ * later (pay()). In hamq that CPU would look into another queue, so a CPU is kicked at once. A CPU
+ * that is going off line may not kick; then the CPU that gets the task does so later.
  */
 static void call_for(u32 idx, bool sync, s32 cpu)
 {
@@ -129,7 +137,10 @@ void BPF_STRUCT_OPS(goodness_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	catch_up(s);
 	s->asleep = s->sync = s->claimed = false;
-	/* The CPU is going off line: it runs its tasks, and the kernel moves each away then. */
+	/*
+	 * The CPU is going off line. It still picks the tasks of its local DSQ, and the kernel then
+	 * moves each of them to another CPU.
+	 */
 	if (!cpu_at(cpu)->online) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, s->left_ns ?: 1, enq_flags);
 		return;
@@ -137,7 +148,10 @@ void BPF_STRUCT_OPS(goodness_enqueue, struct task_struct *p, u64 enq_flags)
 	s->may_migrate = !is_migration_disabled(p);
 	list_add(s, idx, queue_of(cpu), woken, claimed);
 	scx_bpf_dsq_insert(p, queue_of(cpu), s->left_ns ?: 1, enq_flags);
-	/* If that CPU has looked meanwhile, for another task, it did not see this one. */
+	/*
+	 * If the CPU for which the task is reserved has looked meanwhile, for another task, it did
+	 * not see this one.
+	 */
 	if (!claimed || !READ_ONCE(cpu_at(cpu)->expected)) {
 		claim_ends(s);
 		call_for(idx, sync, cpu);
@@ -152,7 +166,10 @@ void BPF_STRUCT_OPS(goodness_dequeue, struct task_struct *p, u64 deq_flags)
 		list_del(slot_at(idx));
 }
 
-/* Moves the task from its queue to this CPU. False: it has left, or has not arrived yet. */
+/*
+ * Moves the task from its queue to this CPU. Returns false if the task has left the queue's DSQ, or
+ * has not arrived there yet.
+ */
 static bool fetch(u32 idx, s32 cpu)
 {
 	struct slot *s = slot_at(idx);
@@ -167,7 +184,10 @@ static bool fetch(u32 idx, s32 cpu)
 		moved = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
-	/* A CPU going off line may not run others' tasks: the task is in the global queue now. */
+	/*
+	 * A CPU that is going off line may not run other CPUs' tasks, so the kernel has put the
+	 * task into the global queue.
+	 */
 	if (moved && !scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL_ON | cpu)) {
 		count(rescued, 1);
 		call_any(p);
@@ -176,7 +196,7 @@ static bool fetch(u32 idx, s32 cpu)
 	return moved;
 }
 
-/* hamq: queue with the best task for a CPU without tasks; -1: none. */
+/* hamq: returns the queue with the best task for a CPU without tasks; -1: there is none. */
 __weak s32 best_queue(struct scan *scan)
 {
 	s32 cpu, found = -1;
@@ -203,7 +223,7 @@ static void recalculate(u32 queue, u64 seen)
 		count(recalculations, 1);
 }
 
-/* Scans for the best of the waiting tasks and prev. Returns the queue of the scan. */
+/* Scans for the best of the waiting tasks and prev. Returns the queue that was scanned. */
 __weak u32 look(struct scan *scan, u32 prev)
 {
 	s32 queue, other;
@@ -227,7 +247,7 @@ __weak u32 look(struct scan *scan, u32 prev)
 	return other;
 }
 
-/* Runs the best task. False: there was none. */
+/* Moves the best waiting task to this CPU. Returns false if no waiting task is better than prev. */
 static bool pick(s32 cpu, u32 prev, struct scan *scan)
 {
 	bool waits = false;
@@ -253,13 +273,16 @@ static bool pick(s32 cpu, u32 prev, struct scan *scan)
 		waits = list_again(slot_at(scan->slot), scan->slot);
 		count(retries, 1);
 	}
-	/* A task on its way into a queue will be there when this CPU looks again. */
+	/*
+	 * The kick makes this CPU look again, and a task on its way into the queue will be there by
+	 * then.
+	 */
 	if (waits && !prev)
 		kick(cpu, 0);
 	return false;
 }
 
-/* Tasks woke up here without a kick: kicks idle CPUs, if there are any. */
+/* Kicks idle CPUs, if there are any, for tasks that woke up here without a kick. */
 static void pay(struct cpu_state *c)
 {
 	s32 left = READ_ONCE(nr_waiting), cpu;
@@ -297,7 +320,7 @@ void BPF_STRUCT_OPS(goodness_dispatch, s32 cpu, struct task_struct *prev)
 		count(kept, 1);
 		scx_bpf_task_set_slice(prev, s->left_ns ?: 1);
 	} else if (!runnable) {
-		/* A list may lack a task for a moment; the DSQ never does. */
+		/* A list may lack a waiting task for a moment; the queue's DSQ never does. */
 		scx_bpf_dsq_move_to_local(queue_of(cpu), 0);
 	}
 }
@@ -363,7 +386,10 @@ void BPF_STRUCT_OPS(goodness_quiescent, struct task_struct *p, u64 deq_flags)
 		slot_at(idx)->asleep = true;
 }
 
-/* No effect if no task waits. In 2.5.2 the rest of the slice becomes a dynamic priority level. */
+/*
+ * A yield has no effect if no task waits. In 2.5.2 a task that yields gets a level of dynamic
+ * priority for the rest of its slice.
+ */
 bool BPF_STRUCT_OPS(goodness_yield, struct task_struct *from, struct task_struct *to)
 {
 	struct queue *q = queue_at(queue_of(scx_bpf_task_cpu(from)));
@@ -384,7 +410,10 @@ bool BPF_STRUCT_OPS(goodness_yield, struct task_struct *from, struct task_struct
 	return false;
 }
 
-/* Covers a task that was queued after this CPU's scan and before the CPU counted as idle. */
+/*
+ * Kicks an idle CPU if a task waits: that task may have been queued after the CPU's scan and before
+ * the CPU counted as idle.
+ */
 void BPF_STRUCT_OPS(goodness_update_idle, s32 cpu, bool idle)
 {
 	if (idle && READ_ONCE(nr_waiting) > 0)
@@ -463,7 +492,10 @@ void BPF_STRUCT_OPS(goodness_cpu_online, s32 cpu)
 		kick(cpu, SCX_KICK_IDLE);
 }
 
-/* hamq: no CPU schedules for one that leaves, and busy CPUs do not look into its queue. */
+/*
+ * hamq: moves the tasks of a leaving CPU's queue to the global queue, because no CPU schedules for
+ * the leaving one, and busy CPUs do not look into its queue.
+ */
 void BPF_STRUCT_OPS(goodness_cpu_offline, s32 cpu)
 {
 	struct task_struct *p;

@@ -5,14 +5,14 @@
 #include <lib/knob.h>
 #include <lib/kick.bpf.h>
 
-/* Powers of two, so that an index can be masked: the verifier needs a proof of the bound. */
+/* Powers of two, because a mask proves to the verifier that an index is in bounds. */
 #define MAX_CPUS 512
 #define MAX_TASKS 32768
 #define NO_SLOT 0		/* slot 0 belongs to no task */
 
 #define TICK_NS 10000000ULL	/* HZ was 100 */
 #define MAX_DYN_PRIO 40
-#define CLAIM_NS TICK_NS	/* how long a task is reserved for the idle CPU sent for it */
+#define CLAIM_NS TICK_NS	/* how long a task is reserved for the idle CPU chosen for it */
 
 enum goodness_mode { GOODNESS_MODE_VANILLA, GOODNESS_MODE_HAMQ, GOODNESS_MODE_2_4 };
 
@@ -23,39 +23,42 @@ KNOB(u32, affinity_bonus, 15,
 	     "goodness that a task gains on the CPU where it ran last (PROC_CHANGE_PENALTY of x86). "
 	     "At most 100, or init refuses");
 
-/* Whether a task waits in a queue, and who may take it. */
+/* Whether a task waits in a queue, and whether it is reserved for one CPU. */
 enum waiting { NOT_WAITING, WAITING, WAITING_CLAIMED };
 
 /*
- * One task. A scan holds a lock and may call no function, so all that it reads is here.
+ * State of one task. A scan holds a lock and may call no function, so all that it reads is here.
  *
  *     not waiting --enqueue--> waiting, listed --pick--> waiting --it leaves the DSQ--> not waiting
  *                                    ^                     |
  *                                    '--- the pick failed -'
  *
- * `waiting` follows the kernel's calls. The CPU that sets `listed` links it under `linked_in`'s lock.
+ * The scheduler changes `waiting` when the kernel calls its operations. The CPU that sets `listed`
+ * links the slot into a list, under the lock of the queue `linked_in`.
  */
 struct slot {
 	u32 next, prev;		/* neighbours in a list; NO_SLOT: the end */
 	u32 pid;
-	u32 cpu;		/* CPU that it ran on last */
-	u32 queue;		/* queue that it belongs to; its DSQ holds the task */
-	u32 linked_in;		/* queue whose list it is in; differs only in races */
+	u32 cpu;		/* CPU on which the task ran last */
+	u32 queue;		/* queue to which the task belongs; the queue's DSQ holds the
+				 * task */
+	u32 linked_in;		/* queue whose list the slot is in; not `queue` only in races */
 	u32 listed;
 	u32 waiting;		/* enum waiting */
-	u8 yielded;		/* loses against any other task, once */
-	u8 sync;		/* its waker is about to sleep */
+	u8 yielded;		/* the task yielded, and loses against any other task once */
+	u8 sync;		/* the task's waker is about to sleep */
 	u8 may_migrate;
-	u8 claimed;		/* reserved for the idle CPU of its queue (hamq) */
+	u8 claimed;		/* the task is reserved for the idle CPU of its queue (hamq) */
 	u8 asleep;
 	s32 nice;
 	s32 counter;		/* ticks left */
-	u32 dyn_prio;		/* recalculations slept through less slices used (not 2.4) */
-	u32 parent;		/* slot of the task that forked it */
+	u32 dyn_prio;		/* dynamic priority: recalculations slept through less slices
+				 * used (not 2.4) */
+	u32 parent;		/* slot of the task that forked this one */
 	s64 left_ns;		/* rest of the counter, ns */
-	u64 epoch;		/* recalculations of `queue` already applied to it */
+	u64 epoch;		/* recalculations of `queue` already applied to the task */
 	u64 charged_ns;		/* sum_exec_runtime up to which left_ns is charged */
-	u64 claimed_ns;		/* when its reserved wait began */
+	u64 claimed_ns;		/* when the task, being reserved, began to wait */
 	u64 mm;
 	u64 cpus[MAX_CPUS / 64];
 	u32 parent_pid;
@@ -89,19 +92,21 @@ struct {
 } tasks SEC(".maps");
 
 struct cpu_state {
-	u32 curr;		/* slot of the running task; NO_SLOT: none of ours */
+	u32 curr;		/* slot of the running task; NO_SLOT: no task with a slot runs */
 	u32 online;
-	u32 expected;		/* it was idle, sent for a task, and has not looked since (hamq) */
-	u32 owes;		/* it owes a kick for a task whose waker was to sleep */
+	u32 expected;		/* the CPU was idle, was chosen for a task, and has not looked
+				 * since (hamq) */
+	u32 owes;		/* the CPU is to kick idle CPUs for a task that was queued
+				 * without a kick */
 	u64 mm;			/* address space of the task that ran last */
-	u64 last_ns;		/* when it last switched */
+	u64 last_ns;		/* when the CPU last switched */
 } __attribute__((aligned(64)));
 
 static struct cpu_state cpu_states[MAX_CPUS];
 
-/* Recalculations so far, indexed by queue; in vanilla one count for the whole system. */
+/* Recalculations so far, indexed by queue; in vanilla and 2.4 one count for the whole system. */
 static u64 epochs[MAX_CPUS] SEC(".data.epochs") __attribute__((aligned(128)));
-/* Tasks in all lists that any allowed CPU may take, that is, not reserved. */
+/* Number of tasks in all lists that are not reserved, so that any allowed CPU may take them. */
 static s32 nr_waiting SEC(".data.nr_waiting") __attribute__((aligned(128)));
 
 struct goodness_stats {
@@ -145,7 +150,7 @@ static __always_inline void kick(s32 cpu, u64 flags)
 	kick_from(cpu_at(bpf_get_smp_processor_id())->online, cpu, flags);
 }
 
-/* Slot of the task; NO_SLOT: none. */
+/* Returns the task's slot; NO_SLOT: it has none. */
 static __always_inline u32 slot_of(struct task_struct *p)
 {
 	struct task_ctx *ctx = bpf_task_storage_get(&tasks, p, NULL, 0);
@@ -192,7 +197,10 @@ static __always_inline u64 *epoch_of(u32 queue)
 	return &epochs[queue & (MAX_CPUS - 1)];
 }
 
-/* 2.4: halves the counter and adds the ticks. From the eighth time on nothing changes. */
+/*
+ * 2.4: halves the counter and adds the ticks of the nice value, `times` times. From the eighth time
+ * on the counter does not change.
+ */
 static __always_inline void renew_counter(struct slot *s, u64 times)
 {
 	s32 counter = s->counter;
@@ -207,8 +215,9 @@ static __always_inline void renew_counter(struct slot *s, u64 times)
 }
 
 /*
- * Applies the recalculations since the last look. 2.4 renews every task. 2.5.2 gives a slice to
- * runnable tasks; others gain a level of dynamic priority for each that they sleep through.
+ * Applies to a task the recalculations since its last catch-up. 2.4 renews every task's counter.
+ * 2.5.2 gives a slice to a runnable task; a sleeping one gains a level of dynamic priority for each
+ * recalculation that it sleeps through.
  */
 static __always_inline void catch_up(struct slot *s)
 {
@@ -235,7 +244,10 @@ static __always_inline void belong_to(struct slot *s, u32 queue)
 	s->epoch = READ_ONCE(*epoch_of(queue));
 }
 
-/* How much the task deserves a CPU whose last address space is `mm`; 0: its ticks are spent. */
+/*
+ * Returns how much the task deserves a CPU whose last address space is `mm`; 0: the task's ticks
+ * are spent; -1: it yielded.
+ */
 static __always_inline s32 goodness(const struct slot *s, s32 cpu, u64 mm)
 {
 	s32 weight;

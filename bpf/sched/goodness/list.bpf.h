@@ -2,14 +2,18 @@
 /*
  * A queue's list of waiting tasks, and the scan for the best of them, under the queue's lock.
  *
- * Owns: the list. Does not: move tasks. They wait in the queue's DSQ, so that the kernel knows
- * where they are, and the CPU takes the scan's result from there. A task may leave between the two;
- * then the pick fails, and `list_again` puts back the slot if its task still waits.
+ * Owns: the list. Does not: move tasks. Waiting tasks are in the queue's DSQ, so that the kernel
+ * knows where they are, and the CPU takes the task that a scan found from that DSQ. The task may
+ * leave the DSQ after the scan. Then the pick fails, and `list_again` puts the slot back if its
+ * task still waits.
  */
 #pragma once
 #include "goodness.bpf.h"
 
-/* Under the queue's lock. Links woken tasks at the front, as in 2002: of equals the first wins. */
+/*
+ * Links a slot, with the queue's lock held. Woken tasks go to the front, as in 2002: of tasks with
+ * equal goodness the first in the list wins.
+ */
 static __always_inline void link_slot(struct queue *q, struct slot *s, u32 idx, u32 queue, bool first)
 {
 	if (__sync_val_compare_and_swap(&s->listed, 0, 1))
@@ -28,7 +32,7 @@ static __always_inline void link_slot(struct queue *q, struct slot *s, u32 idx, 
 	q->nr++;
 }
 
-/* Under the lock of the queue that it is linked in. */
+/* Unlinks a slot, with the lock held of the queue whose list the slot is in. */
 static __always_inline void unlink_slot(struct queue *q, struct slot *s)
 {
 	if (s->prev)
@@ -48,7 +52,7 @@ static __always_inline struct queue *queue_at(u32 queue)
 	return bpf_map_lookup_elem(&queues, &queue);
 }
 
-/* Sets whether the task waits, and whether for one CPU only. */
+/* Sets whether the task waits, and whether it is reserved. Updates nr_waiting. */
 static __always_inline void set_waiting(struct slot *s, enum waiting waiting)
 {
 	u32 old = __sync_lock_test_and_set(&s->waiting, waiting);
@@ -57,14 +61,14 @@ static __always_inline void set_waiting(struct slot *s, enum waiting waiting)
 		__sync_fetch_and_add(&nr_waiting, waiting == WAITING ? 1 : -1);
 }
 
-/* Ends the reservation: any CPU may take the task. */
+/* Ends the task's reservation, so that any CPU may take the task. */
 static __always_inline void claim_ends(struct slot *s)
 {
 	if (__sync_val_compare_and_swap(&s->waiting, WAITING_CLAIMED, WAITING) == WAITING_CLAIMED)
 		__sync_fetch_and_add(&nr_waiting, 1);
 }
 
-/* The task begins to wait, in this queue. */
+/* Notes that the task begins to wait, and links its slot into the queue's list. */
 static void list_add(struct slot *s, u32 idx, u32 queue, bool first, bool claimed)
 {
 	struct queue *q = queue_at(queue);
@@ -81,8 +85,9 @@ static void list_add(struct slot *s, u32 idx, u32 queue, bool first, bool claime
 }
 
 /*
- * The task waits no longer. Mostly a pick has just taken it off the list, and no lock is needed. If
- * it is being put back now, either this sees it listed, or `list_again` sees that it does not wait.
+ * Notes that the task no longer waits, and unlinks its slot. Mostly a pick has just unlinked the
+ * slot, and no lock is needed. If list_again() links the slot at the same time, either this
+ * function sees it listed, or list_again() sees that the task does not wait.
  */
 static void list_del(struct slot *s)
 {
@@ -103,7 +108,10 @@ static void list_del(struct slot *s)
 	bpf_spin_unlock(&q->lock);
 }
 
-/* After a failed pick. True: the task still waits, on its way into the DSQ. */
+/*
+ * Links a slot again after a failed pick. Returns true if the task still waits: it is on its way
+ * into the DSQ.
+ */
 static bool list_again(struct slot *s, u32 idx)
 {
 	u32 queue = READ_ONCE(s->queue);
@@ -121,7 +129,7 @@ static bool list_again(struct slot *s, u32 idx)
 
 struct scan {
 	s32 cpu;	/* CPU that scans */
-	s32 best;	/* goodness to beat; then that of the best slot */
+	s32 best;	/* goodness to beat; once a slot is better, that of the best slot */
 	u32 slot;	/* best slot; NO_SLOT: none was better */
 	u32 seen;
 	u32 unspent;	/* tasks with ticks left that this CPU may not take */
@@ -131,9 +139,9 @@ struct scan {
 };
 
 /*
- * Whether a task is reserved for the idle CPU that it woke up for. If a faster CPU took it, the
- * first would find nothing, and two tasks that wake each other would go round the CPUs for ever.
- * Ends when that CPU has looked, or after CLAIM_NS.
+ * Whether a task is reserved for the idle CPU that was chosen for it. If a faster CPU took the
+ * task, the chosen one would find nothing, and two tasks that wake each other would go round the
+ * CPUs for ever. A reservation ends when the chosen CPU has looked, or after CLAIM_NS.
  */
 static __always_inline bool is_claimed(struct slot *s, const struct scan *scan)
 {
@@ -145,7 +153,7 @@ static __always_inline bool is_claimed(struct slot *s, const struct scan *scan)
 	return false;
 }
 
-/* Scans the whole list. Under the queue's lock. */
+/* Scans the whole list, with the queue's lock held. */
 static __always_inline void scan_list(struct queue *q, struct scan *scan)
 {
 	u32 idx = q->head, i;
@@ -173,8 +181,9 @@ static __always_inline void scan_list(struct queue *q, struct scan *scan)
 }
 
 /*
- * Whether all tasks for this CPU are spent. While unspent ones wait for another CPU there must be
- * no recalculation, or it would put these tasks before them for ever.
+ * Whether a recalculation is due: all tasks that this CPU may take are spent. While a task with
+ * ticks left waits for another CPU there must be no recalculation: it would renew the spent tasks
+ * here again and again, and they would go before that task for ever.
  */
 static __always_inline bool all_spent(const struct scan *scan)
 {

@@ -9,7 +9,7 @@
 #include "goodness.bpf.h"
 
 private(SLOTS) struct bpf_spin_lock slots_lock;
-private(SLOTS) u32 free_slots;		/* first free slot; linked by `next` */
+private(SLOTS) u32 free_slots;		/* first free slot; free slots are linked by `next` */
 private(SLOTS) u32 nr_slots = 1;	/* slots used so far, including NO_SLOT */
 
 static u32 slot_get(void)
@@ -62,7 +62,10 @@ static s32 nice_of(const struct task_struct *p)
 	return nice > 19 ? 19 : nice;
 }
 
-/* Charges the task's run time to its counter (at least 0). A used-up slice costs a level. */
+/*
+ * Charges the task's run time to its counter, which never falls below 0. A slice that is used up
+ * costs a level of dynamic priority.
+ */
 static void charge(struct task_struct *p, struct slot *s)
 {
 	u64 now = p->se.sum_exec_runtime;
@@ -77,7 +80,7 @@ static void charge(struct task_struct *p, struct slot *s)
 	catch_up(s);
 }
 
-/* Halves the parent's remaining ticks between the two, so that forking gains nothing. */
+/* Divides the parent's remaining ticks between parent and child, so that forking gains nothing. */
 static void share_counter(u32 parent, struct slot *s)
 {
 	struct slot *from = slot_at(parent);

@@ -2,14 +2,14 @@
 /*
  * Choice of a CPU for a task that becomes runnable: reschedule_idle() of 2.4.
  *
- * Owns: the choice of a CPU. Does not: queue the task there. In vanilla it waits in the common
- * queue, and the chosen CPU takes the best task at that time.
+ * Owns: the choice of a CPU. Does not: queue the task on the CPU. In vanilla the task waits in the
+ * common queue, and the chosen CPU takes the task that is the best when it looks.
  */
 #pragma once
 #include "goodness.bpf.h"
 
 #define TARGET_NONE (-1)
-#define TARGET_IDLE (1 << 16)	/* flag of an idle CPU that no other task will be sent to */
+#define TARGET_IDLE (1 << 16)	/* flag: the CPU is idle, and no other task will be sent to it */
 
 /* Goodness of the task on the CPU, less that of the task running there; above 0: preempt. */
 static __always_inline s32 preemption_goodness(const struct slot *s, s32 cpu)
@@ -22,7 +22,10 @@ static __always_inline s32 preemption_goodness(const struct slot *s, s32 cpu)
 	return goodness(s, cpu, c->mm) - goodness(curr, cpu, c->mm);
 }
 
-/* The CPU idle for the longest, else that whose task deserves it least. Skips off-line CPUs. */
+/*
+ * Returns the CPU that has been idle for the longest, else the CPU whose running task the waking
+ * one beats by the most goodness; TARGET_NONE: there is none. Skips off-line CPUs.
+ */
 __weak s32 find_other(u32 idx)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask();

@@ -10,13 +10,17 @@
 #pragma once
 #include "o1.bpf.h"
 
-/* Bounds of one balancing pass. The next pass, a tick later, goes on. */
+/*
+ * Largest number of tasks that one balancing pass pulls, and of CPUs that it asks. The next pass, a
+ * tick later, goes on.
+ */
 #define MAX_PULL 64
 #define MAX_VICTIMS 4
 
 /*
- * Longest queue after `last`, which has `below` tasks, in descending order of length, then
- * ascending order of CPU. -1: no queue is longer than `above`.
+ * Returns the CPU with the longest queue among those that come after CPU `last`, and stores the
+ * queue's length in `*length`. CPUs are ordered by descending length, then by ascending number; the
+ * queue of `last` has the length `below`. Returns -1 if no such queue is longer than `above`.
  */
 __weak s32 longest_queue(s32 self, s32 above, s32 below, s32 last, s32 *length)
 {
@@ -36,7 +40,9 @@ __weak s32 longest_queue(s32 self, s32 above, s32 below, s32 last, s32 *length)
 	return best;
 }
 
-/* Pulls up to `want` tasks that may run here from one list, the last first. */
+/*
+ * Pulls up to `want` tasks that may run here from one list, the last first. Returns their number.
+ */
 __weak s32 pull_level(s32 self, u64 from, u32 level, s32 want)
 {
 	struct o1_rq *rq = rq_of(self);
@@ -65,8 +71,9 @@ __weak s32 pull_level(s32 self, u64 from, u32 level, s32 want)
 }
 
 /*
- * Moves the best task of an array to this CPU's local queue, if the kernel permits. For idle CPUs:
- * one going off line still looks for work, but may run no other CPU's tasks, so it must not pull.
+ * Moves the best task of a victim's array to this CPU's local queue, if the kernel permits. An idle
+ * CPU takes its first task in this way, and does not pull it: a CPU that is going off line still
+ * looks for work, but the kernel does not let it run other CPUs' tasks.
  */
 __weak bool take_from(s32 self, s32 victim, u32 array)
 {
@@ -124,9 +131,10 @@ __weak s32 pull_array(s32 self, s32 victim, u32 array, s32 want)
 }
 
 /*
- * `running` is this CPU's queue length. A queue that is longer by more than a quarter gives half of
- * the difference, expired tasks first, because they would not run soon anyway. A queue whose tasks
- * may not run here is skipped; an idle CPU asks all queues in the end.
+ * Pulls tasks from the longest queue, and returns their number. `running` is this CPU's queue
+ * length. If half of the difference in length is more than a quarter of `running`, the CPU pulls
+ * that half, expired tasks first, because they would not run soon anyway. If no task of a queue may
+ * run here, the CPU tries the next longest queue. An idle CPU asks all queues in the end.
  */
 __weak s32 balance(s32 self, s32 running, bool idle)
 {

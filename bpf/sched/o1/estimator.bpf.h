@@ -2,9 +2,9 @@
 /*
  * d1: how much a task slept, in four cells of a second each, and the penalty for too little sleep.
  *
- * Follows the code that the seed's diff removes, to the jiffy, with its two oddities: a sleep over
- * two or three turns of the second leaves one cell unchanged, and a task without history counts as
- * one that never slept.
+ * The arithmetic follows, to the jiffy, the code that the diff of January 2002 removes (README.md),
+ * and keeps two oddities of that code. A sleep over two or three turns of the second leaves one
+ * cell unchanged, and a task without history counts as one that never slept.
  */
 #pragma once
 #include "o1.bpf.h"
@@ -22,7 +22,9 @@ static __always_inline void fill_cells(struct o1_task *t, u32 jiffies)
 	t->sleep_idx = 0;
 }
 
-/* The task stops running: the seconds through which it ran count as no sleep. */
+/*
+ * Takes a sample when the task stops running. The seconds through which it ran count as no sleep.
+ */
 static void estimate_deactivate(struct o1_task *t, u64 now)
 {
 	u64 passed = now / HZ - t->run_at / HZ;
@@ -41,7 +43,7 @@ static void estimate_deactivate(struct o1_task *t, u64 now)
 	t->sleep_at = now;
 }
 
-/* The task slept beyond the second in which its sleep began. */
+/* Counts a sleep that lasted beyond the second in which it began. */
 static __always_inline void estimate_seconds(struct o1_task *t, u64 passed)
 {
 	u32 i;
@@ -61,7 +63,7 @@ static __always_inline void estimate_seconds(struct o1_task *t, u64 passed)
 	*cell(t, t->sleep_idx) = 0;
 }
 
-/* The task becomes runnable: the time since it stopped counts as sleep. */
+/* Takes a sample when the task becomes runnable. The time since it stopped counts as sleep. */
 static void estimate_activate(struct o1_task *t, u64 now)
 {
 	u64 passed = now / HZ - t->sleep_at / HZ;

@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The tick of idle CPUs. In 2002 each looked for work at its tick; now a timer kicks them. */
+/*
+ * The tick of idle CPUs. In 2002 each idle CPU looked for work at its own tick; here a timer kicks
+ * idle CPUs.
+ */
 #pragma once
 #include "o1.bpf.h"
 
-/* Ticks after which a waiting queue whose CPU runs no task of ours is drained. */
+/*
+ * Number of ticks after which the queue of a CPU is drained, if tasks wait there and the CPU runs
+ * no task of o1.
+ */
 #define STUCK_TICKS 10
 
 struct o1_timer {
@@ -28,7 +34,7 @@ static bool anyone_waits(void)
 	return false;
 }
 
-/* Moves all tasks that wait for this CPU to the global queue, and kicks idle CPUs. */
+/* Moves all tasks that wait for `cpu` to the global queue, and kicks idle CPUs. */
 __weak int drain(s32 cpu)
 {
 	struct task_struct *p;
@@ -50,8 +56,9 @@ __weak int drain(s32 cpu)
 }
 
 /*
- * Drains queues of CPUs that run nothing of ours. A CPU going off line may have pulled tasks that
- * the kernel no longer lets it run. A merely slow CPU loses only the order of its tasks.
+ * Drains the queues in which tasks have waited for STUCK_TICKS while the CPU ran no task of o1.
+ * Such a CPU may be going off line, and may have pulled tasks that the kernel no longer lets it
+ * run. If the CPU is merely slow, draining its queue loses only the order of the tasks.
  */
 static void look_for_stuck(void)
 {

@@ -8,13 +8,13 @@
  * Suits: many runnable tasks; interactive tasks beside hogs; no task starves in mqo1.
  * Fails: shares: a level decides the order and the length of a slice, not a proportion. Cgroup
  * weights have no effect. Two communicating tasks are spread over two CPUs. In d1 many tasks of
- * nice -14 and better that sleep half of the time can starve the rest.
+ * nice -14 and better that sleep half of the time can starve all other tasks.
  *
  * Terms:
  *   level      a task's priority: 0 best, 39 worst; nice -20..19 without bonus or penalty
  *   slice      how long a task may run before it goes to the expired array; longer at better levels
- *   array      a FIFO list per level. Each CPU has two; tasks with slice left wait in the active
- *              one
+ *   array      a FIFO list per level. Each CPU has two arrays; tasks with slice left wait in the
+ *              active one
  *   swap       the active array is empty, and the two arrays change places
  *   jiffy      10 ms, as in 2002, whatever the tick of this kernel
  *
@@ -23,11 +23,12 @@
  * of its last CPU with the rest of its slice, and preempts the running task if its level is better.
  * A fork halves the slice between parent and child.
  * d1: a task that slept too little in the last four seconds gets up to 13 levels of penalty,
- * estimated at each wake-up and each jiffy that it runs; at level 6 or better it rejoins the active
- * array.
- * mqo1: a task that wakes up gains a level for each swap since its last wake-up; a used slice costs
- * one.
- * Balancing: when a slice ends, when a CPU becomes idle, and each jiffy for idle CPUs.
+ * estimated at each wake-up and each jiffy that it runs. A task that used up its slice at level 6
+ * or better rejoins the active array.
+ * mqo1: a task that wakes up gains a level for each swap since its last wake-up, and loses a level
+ * for each slice that it uses up.
+ * Balancing: a CPU balances when a slice ends on it and when it becomes idle; an idle CPU balances
+ * each jiffy.
  *
  * Limits:
  *   - Wait, mqo1: at most twice the sum of the slices of all other tasks of the CPU (README.md).
@@ -54,7 +55,7 @@ static u64 jiffies_now(void)
 	return scx_bpf_now() / JIFFY_NS;
 }
 
-/* Converts a task's counts of one CPU's swaps into counts of another CPU's. */
+/* Converts the swap counts that a task keeps from those of its former CPU into those of `cpu`. */
 static void follow_swaps(struct o1_task *t, s32 cpu)
 {
 	u64 behind;
@@ -68,7 +69,9 @@ static void follow_swaps(struct o1_task *t, s32 cpu)
 	t->swap_cpu = cpu;
 }
 
-/* mqo1: the task gains a level for each swap since it last joined. */
+/*
+ * mqo1: raises the task by a level for each swap since its last wake-up, or since it was created.
+ */
 static void gain_bonus(struct o1_task *t, s32 cpu)
 {
 	u64 swaps = rq_of(cpu)->swaps;
@@ -85,7 +88,7 @@ static void gain_bonus(struct o1_task *t, s32 cpu)
 	count(bonus_levels, bonus);
 }
 
-/* The task joins a queue because it woke up or is new. */
+/* Updates the level of a task that joins a queue because it woke up or is new. */
 static void activate(struct task_struct *p, struct o1_task *t, s32 cpu)
 {
 	u64 now;
@@ -99,7 +102,10 @@ static void activate(struct task_struct *p, struct o1_task *t, s32 cpu)
 		estimate_prio(p, t, now);
 }
 
-/* The slice is used up: gives a new one and chooses the next array. */
+/*
+ * Gives a task that used up its slice a new one, and chooses the array in which the task waits
+ * next.
+ */
 static void expire(struct o1_task *t, struct o1_rq *rq)
 {
 	u32 expired = !rq->active;
@@ -126,7 +132,7 @@ s32 BPF_STRUCT_OPS(o1_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_
 	return prev_cpu;
 }
 
-/* The task has no context: any CPU may take it from the global queue. */
+/* Puts a task without a context into the global queue, from which any CPU may take it. */
 static void rescue(struct task_struct *p, u64 enq_flags)
 {
 	s32 cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
@@ -137,14 +143,20 @@ static void rescue(struct task_struct *p, u64 enq_flags)
 		kick(cpu, SCX_KICK_IDLE);
 }
 
-/* Returns the array that a task joins, and whether at the end. */
+/*
+ * Chooses the array that a task joins. Returns the enqueue flags, which say whether the task joins
+ * the head of its list.
+ */
 static u64 place(struct task_struct *p, struct o1_task *t, struct o1_rq *rq, s32 cpu, u64 enq_flags)
 {
 	u64 flags = enq_flags;
 
 	if (t->fresh || (enq_flags & SCX_ENQ_WAKEUP)) {
 		activate(p, t, cpu);
-		/* It went to sleep in the tick that would have found its slice used up. */
+		/*
+		 * A task whose slice ran out when it went to sleep keeps the array that expire()
+		 * chose.
+		 */
 		if (!t->spent)
 			t->array = rq->active;
 	} else if (!t->tail) {
@@ -166,7 +178,10 @@ void BPF_STRUCT_OPS(o1_enqueue, struct task_struct *p, u64 enq_flags)
 		rescue(p, enq_flags);
 		return;
 	}
-	/* The CPU is going off line: it runs its tasks, and the kernel moves each away then. */
+	/*
+	 * The CPU is going off line. It still picks the tasks of its local DSQ, and the kernel then
+	 * moves each of them to another CPU.
+	 */
 	if (!rq->online) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_left(t), enq_flags);
 		return;
@@ -185,7 +200,7 @@ void BPF_STRUCT_OPS(o1_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 }
 
-/* The task left the queue, to run or for another reason. */
+/* Takes a task that left its queue, to run or for another reason, out of the queue's length. */
 void BPF_STRUCT_OPS(o1_dequeue, struct task_struct *p, u64 deq_flags)
 {
 	struct o1_task *t = task_of(p);
@@ -194,7 +209,10 @@ void BPF_STRUCT_OPS(o1_dequeue, struct task_struct *p, u64 deq_flags)
 		count_on(t, 0);
 }
 
-/* Levels of the active array that go before `t`, which ran until now. */
+/*
+ * Returns the levels of the active array that go before `t`, the task that ran until now. NULL:
+ * there is none.
+ */
 static u64 ahead_of(const struct o1_task *t, const struct o1_rq *rq)
 {
 	if (!t)
@@ -204,7 +222,7 @@ static u64 ahead_of(const struct o1_task *t, const struct o1_rq *rq)
 	return prio_better(t->prio, t->tail);
 }
 
-/* Takes a task from the active array that goes before `t`. False: there is none. */
+/* Takes a task from the active array that goes before `t`. Returns false if there is none. */
 static bool take(s32 cpu, struct o1_rq *rq, const struct o1_task *t)
 {
 	u32 active = rq->active;
@@ -222,7 +240,7 @@ static void swap_arrays(struct o1_rq *rq)
 	count(swaps, 1);
 }
 
-/* Charges prev, if it is still runnable. True if its slice has just been used up. */
+/* Charges prev, which is still runnable. Returns true if prev has used up its slice. */
 static bool settle(struct task_struct *prev, struct o1_task *t, struct o1_rq *rq)
 {
 	charge(prev, t);
@@ -247,7 +265,10 @@ void BPF_STRUCT_OPS(o1_dispatch, s32 cpu, struct task_struct *prev)
 	}
 	if (take(cpu, rq, t))
 		return;
-	/* No task of the active array goes before prev. */
+	/*
+	 * No task of the active array goes before prev. Unless prev is in that array, the arrays
+	 * change places.
+	 */
 	if (!(t && t->array == rq->active) && (t || array_of(rq, !rq->active)->bitmap)) {
 		swap_arrays(rq);
 		if (take(cpu, rq, t))
@@ -297,7 +318,10 @@ void BPF_STRUCT_OPS(o1_tick, struct task_struct *p)
 	now = jiffies_now();
 	if (mode != O1_MODE_D1 || t->run_at == now)
 		return;
-	/* As if it left and came back: it joins its level at the end. */
+	/*
+	 * The task is treated as if it left the CPU and came back: it joins the end of its level's
+	 * list.
+	 */
 	estimate_deactivate(t, now);
 	estimate_prio(p, t, now);
 	t->tail = true;
@@ -335,7 +359,7 @@ void BPF_STRUCT_OPS(o1_quiescent, struct task_struct *p, u64 deq_flags)
 		estimate_deactivate(t, jiffies_now());
 }
 
-/* The task goes to the end of its level and keeps its slice. */
+/* A task that yields goes to the end of its level's list and keeps the rest of its slice. */
 bool BPF_STRUCT_OPS(o1_yield, struct task_struct *from, struct task_struct *to)
 {
 	struct o1_task *t = task_of(from);
@@ -346,7 +370,7 @@ bool BPF_STRUCT_OPS(o1_yield, struct task_struct *from, struct task_struct *to)
 	return false;
 }
 
-/* New nice value: the level starts from it again. */
+/* Sets the level from the new nice value and, in d1, from the penalty. */
 void BPF_STRUCT_OPS(o1_set_weight, struct task_struct *p, u32 weight)
 {
 	struct o1_task *t = task_of(p);
@@ -360,7 +384,9 @@ void BPF_STRUCT_OPS(o1_set_weight, struct task_struct *p, u32 weight)
 		t->prio = PRIO_LEVELS - 1;
 }
 
-/* Halves the rest of the parent's slice between the two, so that forking gains nothing. */
+/*
+ * Divides the rest of the parent's slice between parent and child, so that forking gains nothing.
+ */
 static void share_slice(struct o1_task *parent, struct o1_task *t)
 {
 	s64 left = parent->left_ns;
@@ -423,7 +449,7 @@ void BPF_STRUCT_OPS(o1_cpu_online, s32 cpu)
 	rq_of(cpu)->online = true;
 }
 
-/* No CPU dispatches for one that goes off line. */
+/* Drains the CPU's queue, because no CPU dispatches for one that is off line. */
 void BPF_STRUCT_OPS(o1_cpu_offline, s32 cpu)
 {
 	rq_of(cpu)->online = false;

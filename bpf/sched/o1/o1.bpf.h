@@ -6,7 +6,7 @@
 #include <lib/kick.bpf.h>
 #include <lib/prio_array.bpf.h>
 
-/* Powers of two, so that an index can be masked: the verifier needs a proof of the bound. */
+/* A power of two, because a mask proves to the verifier that an index is in bounds. */
 #define MAX_CPUS 1024
 
 #define JIFFY_NS 10000000ULL	/* HZ was 100 */
@@ -32,27 +32,29 @@ KNOB(u64, idle_tick_ns, JIFFY_NS,
 
 struct o1_task {
 	u32 prio;		/* level; 0 is the best */
-	u32 array;		/* index of its CPU's array */
-	u32 queued_on;		/* CPU + 1 whose queue length includes it; 0: none */
-	u8 tail;		/* joins its level at the end, not at its old place */
-	u8 spent;		/* used up its slice, not queued since */
-	u8 fresh;		/* never queued yet */
+	u32 array;		/* index of the task's array, one of the two of its CPU */
+	u32 queued_on;		/* number + 1 of the CPU whose queue length includes the task; 0:
+				 * none */
+	u8 tail;		/* the task next joins the end of its level's list, not the head */
+	u8 spent;		/* the task used up its slice and was not queued since */
+	u8 fresh;		/* the task was never queued */
 	u8 pad;
-	s64 left_ns;		/* rest of its slice */
+	s64 left_ns;		/* rest of the task's slice */
 	u64 charged_ns;		/* sum_exec_runtime up to which left_ns is charged */
 
 	/* d1, in jiffies */
-	u64 sleep_at, run_at;	/* times of the last samples */
+	u64 sleep_at, run_at;	/* times of the last sample at a stop, and of the last one at a
+				 * start */
 	u32 sleep_hist[SLEEP_CELLS];
 	u32 sleep_idx;
 	u32 penalty;		/* levels, from the last estimate */
 
 	/* mqo1 */
-	u64 swap_last;		/* swaps of the queue when the task last joined */
-	u32 swap_cpu;		/* CPU of these swaps */
+	u64 swap_last;		/* swaps of the CPU's queue when the task last woke up */
+	u32 swap_cpu;		/* CPU whose swaps swap_last and swap_sleep count */
 	u32 bonus;		/* levels gained at the last wake-up, before the limit of level 0 */
-	u64 swap_sleep;		/* swaps of the queue when it went to sleep */
-	u64 slept_swaps;	/* swaps during its last sleep */
+	u64 swap_sleep;		/* swaps of the CPU's queue when the task went to sleep */
+	u64 slept_swaps;	/* swaps during the task's last sleep */
 	u64 expirations;
 };
 
@@ -67,10 +69,10 @@ struct o1_rq {
 	struct prio_array arrays[2];
 	u64 swaps;
 	u32 active;		/* index of the active array */
-	u32 curr_prio;		/* level of the running task; PRIO_NONE: none of ours */
-	s32 nr_queued;		/* waiting in both arrays */
+	u32 curr_prio;		/* level of the running task; PRIO_NONE: it is not a task of o1 */
+	s32 nr_queued;		/* tasks that wait in the two arrays */
 	u32 online;
-	u32 stuck;		/* ticks with waiting tasks but no running task */
+	u32 stuck;		/* ticks in a row at which tasks waited and none ran */
 } __attribute__((aligned(128)));
 
 static struct o1_rq rqs[MAX_CPUS];
@@ -118,7 +120,7 @@ static __always_inline void kick(s32 cpu, u64 flags)
 	kick_from(rq_of(bpf_get_smp_processor_id())->online, cpu, flags);
 }
 
-/* First DSQ of one of a CPU's arrays. */
+/* Returns the first DSQ of one of a CPU's arrays. */
 static __always_inline u64 lists_of(s32 cpu, u32 array)
 {
 	return ((u64)cpu << 7) | (array & 1) << 6;
@@ -138,12 +140,15 @@ static __always_inline u32 nice_level(const struct task_struct *p)
 	return level >= PRIO_LEVELS ? PRIO_LEVELS - 1 : level;
 }
 
-/* PRIO_TO_TIMESLICE() of 2.5.2 counts whole jiffies, and rounds up. */
+/*
+ * Returns the slice of a level. Like PRIO_TO_TIMESLICE() of 2.5.2, it counts whole jiffies and
+ * rounds up.
+ */
 static __always_inline u64 slice_of(u32 prio)
 {
 	u64 range = (max_slice_ns - min_slice_ns) / JIFFY_NS;
 
-	if (!range)	/* finer than a jiffy, by knob */
+	if (!range)	/* the knobs ask for steps finer than a jiffy */
 		return min_slice_ns + (max_slice_ns - min_slice_ns) * (PRIO_LEVELS - 1 - prio) / PRIO_LEVELS;
 	return min_slice_ns +
 	       ((PRIO_LEVELS - 1 - prio) * range + PRIO_LEVELS - 1) / PRIO_LEVELS * JIFFY_NS;
@@ -162,7 +167,10 @@ static __always_inline u64 slice_left(const struct o1_task *t)
 	return t->left_ns > 0 ? t->left_ns : 1;
 }
 
-/* Adds the task to a queue's length (0: none). Atomic, because a move may race with a wake-up. */
+/*
+ * Moves the task from the queue length that includes it to that of another CPU (0: to none). The
+ * additions are atomic, because a move may race with a wake-up.
+ */
 static __always_inline void count_on(struct o1_task *t, u32 cpu_plus_1)
 {
 	u32 old;

@@ -17,22 +17,25 @@
  *   lag        vtime_now minus a waiting task's vtime
  *
  * Mechanism. A task that wakes up runs at once on an idle CPU if the kernel's picker finds one.
- * Such a run takes time from no other task, so earlier debt is dropped. Otherwise the task joins
- * the queue of its CPU's LLC, ordered by vtime, and an idle CPU that may run it is kicked. A CPU
- * takes from its own LLC's queue, and from other queues when that is empty. All LLCs share one
- * clock, so their queues can be compared: before each pick a CPU looks at the head of one other
- * LLC's queue, a different one each time, and takes it if it lags by more than pull_ns. An LLC with
- * too many tasks therefore loses some even when no CPU is idle. When a task stops, the used part of
- * its slice is charged. A task that goes on because no task waits is not charged.
+ * Such a run takes time from no other task, so the task's earlier debt is dropped. Otherwise the
+ * task joins the queue of its CPU's LLC, ordered by vtime, and the scheduler kicks an idle CPU that
+ * may run it. A CPU takes tasks from its own LLC's queue, and from other LLCs' queues when its own
+ * is empty. All LLCs share one clock, so their queues can be compared: before each pick a CPU looks
+ * at the head of one other LLC's queue, a different one each time, and takes that task if it lags
+ * by more than pull_ns. An LLC with too many tasks therefore loses some even when no CPU is idle.
+ * When a task stops, the used part of its slice is charged. A task that goes on because no task
+ * waits is not charged.
  *
  * Limits:
- *   - Sleepers keep at most sleep_lag_ns of lag; otherwise a task could starve the rest after a
- *     long sleep.
- *   - Running beyond the slice, up to a tick, is free; a yield costs the whole slice.
- *   - vtime_now is one word for the machine, written without a lock. The next update repeats a lost
- *     one.
- *   - Dispatch comes before the task that ran is queued again: on a CPU where others wait, no task
- *     gets two slices in a row, so none gets more than half of the CPU, whatever its weight.
+ *   - Sleepers keep at most sleep_lag_ns of lag; otherwise a task could starve the other tasks
+ *     after a long sleep.
+ *   - A task is not charged for the time, up to a tick, that it runs beyond its slice. A task that
+ *     yields is charged for its whole slice.
+ *   - All CPUs write vtime_now, one word for the machine, without a lock. If an update is lost, the
+ *     next one makes up for it.
+ *   - ops.dispatch() runs before the task that ran is queued again. On a CPU where other tasks
+ *     wait, no task therefore gets two slices in a row, and none gets more than half of the CPU,
+ *     whatever its weight.
  *   - The map from CPU to LLC is made at load; after a hotplug the kernel asks for a restart.
  */
 #include <scx/common.bpf.h>
@@ -51,19 +54,23 @@ KNOB(u64, sleep_lag_ns, 5000000,
 	     "lag, in vtime, that a task keeps from its sleep at most. Larger: tasks that sleep run "
 	     "sooner after they wake up, and the others wait longer for them; 0: they keep none");
 
-/* Powers of two, so that an index can be masked: the verifier needs a proof of the bound. */
+/* Powers of two, because a mask proves to the verifier that an index is in bounds. */
 #define MAX_CPUS 8192
 #define MAX_LLCS 512
 
-/* The kernel's LLC number of each CPU: any number before 7.x, then dense; negative when offline. */
+/*
+ * The kernel's LLC number of each CPU: any number before 7.x, and from 7.x on dense. The number of
+ * an off-line CPU is negative.
+ */
 extern int sd_llc_id __ksym __weak;
 
 static u32 nr_llcs;
 static u32 cpu_llc[MAX_CPUS];		/* CPU -> our LLC number, which is the queue's DSQ id */
 static int kernel_llc[MAX_LLCS];	/* our LLC number -> the kernel's */
-static u32 last_peer[MAX_LLCS];		/* LLC -> the other LLC at whose queue it looked last */
+static u32 last_peer[MAX_LLCS];		/* LLC -> the other LLC whose queue its CPUs looked at
+					 * last */
 
-/* Every CPU writes it, so it lies on cache lines apart from the read-only tables above. */
+/* Every CPU writes vtime_now, so it lies on other cache lines than the read-only tables above. */
 static u64 vtime_now SEC(".data.vtime_now") __attribute__((aligned(128)));
 
 UEI_DEFINE(uei);
@@ -73,7 +80,7 @@ static u32 llc_of(s32 cpu)
 	return cpu_llc[cpu & (MAX_CPUS - 1)];
 }
 
-/* Vtime of a task that wakes up: the lag from its sleep is cut to sleep_lag_ns. */
+/* Returns the vtime of a task that wakes up. The lag from its sleep is cut to sleep_lag_ns. */
 static u64 waking_vtime(const struct task_struct *p)
 {
 	u64 oldest = vtime_now - sleep_lag_ns;
@@ -98,8 +105,9 @@ s32 BPF_STRUCT_OPS(vtime_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 }
 
 /*
- * A CPU without work sleeps until it is kicked. It may be idle beside a queued task whose affinity
- * grew, that is older than this scheduler, or that came when no CPU was idle.
+ * Kicks an idle CPU that may run the task, because a CPU without work sleeps until it is kicked.
+ * There can be such a CPU although the task is queued: the task's affinity grew, the task is older
+ * than this scheduler, or the task came when no CPU was idle.
  */
 static void call_idle_cpu(const struct task_struct *p)
 {
@@ -144,7 +152,10 @@ static bool pull_lagging(u32 own)
 	       scx_bpf_dsq_move_to_local(peer, 0);
 }
 
-/* Takes from the first other LLC with a task for this CPU. Called when the own queue is empty. */
+/*
+ * Takes a task from the first other LLC that has one for this CPU. Called when the queue of the
+ * CPU's own LLC is empty.
+ */
 static bool steal(u32 own)
 {
 	u32 llc;
@@ -180,7 +191,10 @@ void BPF_STRUCT_OPS(vtime_stopping, struct task_struct *p, bool runnable)
 {
 	u64 left = p->scx.slice;
 
-	/* More left than we ever give: the kernel's own slice, given while we were bypassed. */
+	/*
+	 * If more than slice_ns is left, the kernel gave the slice while it bypassed this
+	 * scheduler. Such a slice is not charged.
+	 */
 	if (left < slice_ns)
 		scx_bpf_task_set_dsq_vtime(p, p->scx.dsq_vtime +
 					   (slice_ns - left) * 100 / p->scx.weight);

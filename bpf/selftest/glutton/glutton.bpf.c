@@ -9,7 +9,7 @@
  * Knobs:
  *   eats   what each enqueue (1, 2, 5) or fork (3, 4) allocates: 0 nothing, 1 hash elements, 2 queue
  *          values, 3 arena pages, 4 DSQs, 5 objects
- *   bites  number of allocations at a time
+ *   bites  number of allocations at each enqueue or fork
  */
 #include <scx/common.bpf.h>
 #include <bpf_arena_common.bpf.h>
@@ -124,7 +124,7 @@ void BPF_STRUCT_OPS(glutton_dispatch, s32 cpu, struct task_struct *prev)
 	scx_bpf_dsq_move_to_local(SHARED, 0);
 }
 
-/* DSQs and pages are allocated where a program may sleep: at each fork. */
+/* Allocates DSQs and pages at each fork, because only a program that may sleep can do so. */
 s32 BPF_STRUCT_OPS_SLEEPABLE(glutton_init_task, struct task_struct *p, struct scx_init_task_args *args)
 {
 	u32 i;

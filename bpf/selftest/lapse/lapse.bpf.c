@@ -9,13 +9,13 @@
  * Knobs:
  *   slice_ns          slice of every task
  *   starve            initial letter of the names of tasks that wait in a DSQ that no CPU takes from
- *   starve_in         where such a task waits: 0 in that DSQ, 1 in none, 2 in CPU 0's local DSQ, while all
- *                     others have infinite slices, 3 there as well, each at the head of the DSQ
- *   woken             1: only after a wake-up, not when the task is new or was preempted
- *   release_after_ns  time from the attach until that DSQ is consumed, too; 0: never
+ *   starve_in         where such a task waits: 0 in that DSQ, 1 in no DSQ, 2 in CPU 0's local DSQ
+ *                     while all other tasks have infinite slices, 3 as 2, but each task at its head
+ *   woken             1: a task waits there only after a wake-up, not when new or preempted
+ *   release_after_ns  time from the attach until CPUs take from that DSQ, too; 0: never
  *   eject_after_ns    time from the attach until the scheduler reports an error; 0: never
- *   wrong             the violation at that time, see `enum wrong`; 0: an error is reported
- *   eject_permille    chance that this happens, drawn at the attach
+ *   wrong             the violation at that time, see `enum wrong`; 0: lapse reports an error
+ *   eject_permille    chance that lapse reports that error, drawn at the attach
  *   refuse_permille   chance that a fork is refused, as if memory were short
  *   lingers           1: ops.exit takes longer than a program may; 2: ops.dump does
  */
@@ -39,7 +39,7 @@ const volatile u32 lingers = 0;
 
 enum starve_in { IN_QUEUE, IN_NONE, IN_LOCAL, IN_LOCAL_FIRST };
 
-/* Each is at the line that ends with its number: crates/lab/tests/origin.rs searches for it. */
+/* The line of each fault ends with its number, by which crates/lab/tests/origin.rs finds it. */
 enum wrong {
 	WRONG_NOTHING,
 	WRONG_INSERT_DSQ,
@@ -56,7 +56,7 @@ enum wrong {
 	WRONG_INIT,
 };
 
-/* Ids of no DSQ and of no CPU. */
+/* An id that no DSQ has, and a number that no CPU has. */
 #define NOWHERE 0xbad
 #define NO_CPU 9999
 
@@ -142,7 +142,7 @@ static bool do_wrong(struct task_struct *p, u64 enq_flags)
 	return false;
 }
 
-/* Inserts a starved task where it waits. */
+/* Inserts a starved task into the DSQ where it is to wait, by `starve_in`; with 1 into none. */
 static void put_away(struct task_struct *p, u64 enq_flags)
 {
 	if (starve_in == IN_QUEUE)

@@ -41,8 +41,8 @@ enum { STEP_JOIN, STEP_ENQUEUE, STEP_DEQUEUE, STEP_REWEIGH, STEP_REMEMBER, STEP_
 
 struct numa_view {
 	u64 member, node;	/* in: a member, whose process is viewed on `node` */
-	u64 to;			/* in: destination of the member's move from `node` */
-	u64 other;		/* in: the member with which it would be exchanged */
+	u64 to;			/* in: destination of a move of the member from `node` */
+	u64 other;		/* in: the member with which `member` would be exchanged */
 	u64 by_faults, now;
 	u64 queued, home, nr, nr_queued;
 	u64 all, node_queued, node_active;

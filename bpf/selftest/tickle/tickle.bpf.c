@@ -12,7 +12,10 @@
 
 char _license[] SEC("license") = "GPL";
 
-/* Masks are bits by CPU. Shared with crates/sched/tests/credit/tickle.rs. */
+/*
+ * A test's input and output. Bit N of a mask stands for CPU N.
+ * crates/testkit/tests/credit/tickle.rs has the same struct.
+ */
 struct tickle_case {
 	u64 idlers;
 	u64 affinity;

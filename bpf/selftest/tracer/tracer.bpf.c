@@ -45,7 +45,10 @@ s32 BPF_STRUCT_OPS(tracer_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 	return cpu;
 }
 
-/* Marked by its name and a nice value, which the task sets when it is ready. */
+/*
+ * Whether the task is marked, by its name and by a nice value, which the task sets when it is
+ * ready.
+ */
 static bool is_marked(const struct task_struct *p, char letter)
 {
 	return p->comm[0] == letter && p->scx.weight != 100;

@@ -67,7 +67,10 @@ static void *or_wild(void *right)
 	return draw() % 2 ? right + draw() % 4096 : (void *)boundary_value();
 }
 
-/* A few small ids, as with most schedulers, and some large ones. */
+/*
+ * Number of DSQs that init creates. A few have small ids, as in most schedulers, and some have
+ * large ones.
+ */
 #define NR_QUEUES 6
 
 static u64 queue_id(u32 i)

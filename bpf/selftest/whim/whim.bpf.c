@@ -2,8 +2,9 @@
 /*
  * whim: makes random valid calls in every operation, and sometimes invalid ones.
  *
- * Shows: that no scheduler can break the simulated kernel. Its decisions are functions of a table that the tester fills,
- * so that a run can be repeated, and a fuzzer changes few decisions by changing one word (crates/testkit/src/whim.rs).
+ * Shows: that no scheduler can break the simulated kernel. Every decision of whim is a function of
+ * a table that the tester fills, so that a run can be repeated, and a fuzzer changes few decisions
+ * by changing one word (crates/testkit/src/whim.rs).
  * Suits: tests only, and simulated kernels only: the verifier would refuse the wrong pointers.
  * Fails: at random.
  *
@@ -44,7 +45,10 @@ static void more_deeds(struct task_struct *p, s32 cpu, u64 flags, enum place at)
 	}
 }
 
-/* Inserts the task into some DSQ, so that it runs on; rarely omits that, as a wrong choice. */
+/*
+ * Inserts the task into some DSQ, so that it runs again. Rarely, as a wrong choice, inserts
+ * nothing.
+ */
 static void insert_somewhere(struct task_struct *p, u64 enq_flags)
 {
 	u32 queue = draw() % NR_QUEUES;
@@ -111,7 +115,7 @@ void BPF_STRUCT_OPS(whim_dispatch, s32 cpu, struct task_struct *prev)
 			return;
 }
 
-/* Operations whose first argument is a task, and that return nothing. */
+/* Defines an operation whose first argument is a task, and that returns nothing. */
 #define TASK_OP(name, args...)							\
 void BPF_STRUCT_OPS(whim_##name, struct task_struct *p, ##args)			\
 {										\
@@ -132,7 +136,7 @@ TASK_OP(disable)
 TASK_OP(cgroup_move, struct cgroup *from, struct cgroup *to)
 TASK_OP(cgroup_cancel_move, struct cgroup *from, struct cgroup *to)
 
-/* The same without a task. */
+/* Defines an operation that returns nothing and gets no task for its deeds. */
 #define PLAIN_OP(name, args...)							\
 void BPF_STRUCT_OPS(whim_##name, args)						\
 {										\
