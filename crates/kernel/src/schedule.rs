@@ -376,6 +376,8 @@ impl Kernel {
         }
         if class != new_class {
             self.switched(cpu, task, class, new_class, running);
+        } else if queued && matches!(class, Class::Rt | Class::Deadline) {
+            self.rt_prio_changed(cpu, task);
         }
     }
 

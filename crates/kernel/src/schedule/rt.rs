@@ -7,6 +7,7 @@
 //! idle CPU.
 //! Differs: no bandwidth servers, no priority inheritance, no RT throttling.
 
+use crate::bpf::flags::queue;
 use crate::kernel::event::Event;
 use crate::kernel::{AfterEvent, Kernel};
 use crate::task::behavior::Policy;
@@ -43,6 +44,8 @@ pub struct RtQueues {
     rr_left: BTreeMap<TaskId, Nanos>,
     arrivals: i64,
     heads: i64,
+    /// The key of a task that is dequeued for a change after which it takes its place again.
+    kept: Option<(TaskId, Key)>,
 }
 
 impl RtQueues {
@@ -54,6 +57,7 @@ impl RtQueues {
             rr_left: BTreeMap::new(),
             arrivals: 0,
             heads: 0,
+            kept: None,
         }
     }
 
@@ -69,15 +73,25 @@ impl RtQueues {
             self.arrivals += 1;
             self.arrivals
         };
-        self.keys.insert(task, (rank, order));
-        self.queues[cpu.idx()].insert((rank, order), task);
+        self.insert_at(cpu, task, (rank, order));
     }
 
-    fn remove(&mut self, cpu: CpuId, task: TaskId) {
-        if let Some(key) = self.keys.remove(&task) {
-            self.queues[cpu.idx()].remove(&key);
-        }
+    fn insert_at(&mut self, cpu: CpuId, task: TaskId, key: Key) {
+        self.keys.insert(task, key);
+        self.queues[cpu.idx()].insert(key, task);
     }
+
+    /// Returns the key that the task had, if it was queued.
+    fn remove(&mut self, cpu: CpuId, task: TaskId) -> Option<Key> {
+        let key = self.keys.remove(&task)?;
+        self.queues[cpu.idx()].remove(&key);
+        Some(key)
+    }
+}
+
+/// Tells whether a change of parameters leaves the task in its place (`move_entity()` of rt.c).
+fn keeps_place(flags: u64) -> bool {
+    flags & (queue::SAVE | queue::MOVE) == queue::SAVE
 }
 
 impl Kernel {
@@ -89,11 +103,27 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn rt_enqueue(&mut self, cpu: CpuId, task: TaskId) {
+    pub(crate) fn rt_enqueue(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
         self.rt_refresh_budget(task);
-        let rank = self.rt_rank(task);
-        if !self.rt.budgets.get(&task).is_some_and(|b| b.throttled) {
-            self.rt.insert(cpu, task, rank, false);
+        if self.rt.budgets.get(&task).is_some_and(|b| b.throttled) {
+            return;
+        }
+        let kept = self.rt.kept.take_if(|(kept, _)| *kept == task);
+        match kept.filter(|_| keeps_place(flags)) {
+            Some((_, key)) => self.rt.insert_at(cpu, task, key),
+            None => {
+                let rank = self.rt_rank(task);
+                self.rt.insert(cpu, task, rank, flags & queue::HEAD != 0);
+            }
+        }
+    }
+
+    /// Ends the task's budget when it leaves SCHED_DEADLINE: another policy knows no throttling. A
+    /// pending replenishment finds another generation and does nothing.
+    pub(crate) fn rt_leave_deadline(&mut self, task: TaskId) {
+        if let Some(budget) = self.rt.budgets.get_mut(&task) {
+            let generation = budget.generation.wrapping_add(1);
+            *budget = Budget { generation, ..Budget::default() };
         }
     }
 
@@ -108,11 +138,12 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn rt_dequeue(&mut self, cpu: CpuId, task: TaskId) -> bool {
+    pub(crate) fn rt_dequeue(&mut self, cpu: CpuId, task: TaskId, flags: u64) -> bool {
         if self.tasks[task].on_cpu {
             self.rt_update_curr(cpu);
         }
-        self.rt.remove(cpu, task);
+        let key = self.rt.remove(cpu, task);
+        self.rt.kept = key.filter(|_| keeps_place(flags)).map(|key| (task, key));
         if self.tasks[task].state == TaskState::Dead {
             self.rt.budgets.remove(&task);
             self.rt.rr_left.remove(&task);
@@ -232,6 +263,19 @@ impl Kernel {
     pub(crate) fn rt_wakeup_preempt(&mut self, cpu: CpuId, task: TaskId) {
         let curr = self.cpus[cpu].curr;
         if self.rt_rank(task) < self.rt_rank(curr) {
+            self.resched(cpu);
+        }
+    }
+
+    /// Requests a scheduling pass if the task, which has changed within its class, no longer ranks
+    /// before or behind the CPU's other tasks as it did (`prio_changed_rt()`, `prio_changed_dl()`).
+    pub(crate) fn rt_prio_changed(&mut self, cpu: CpuId, task: TaskId) {
+        let curr = self.cpus[cpu].curr;
+        if curr != task && self.tasks[curr].class >= Class::Rt {
+            return self.rt_wakeup_preempt(cpu, task);
+        }
+        let first = self.rt.queues[cpu.idx()].first_key_value();
+        if curr == task && first.is_some_and(|(_, &first)| first != task) {
             self.resched(cpu);
         }
     }

@@ -220,7 +220,7 @@ impl Kernel {
         match self.tasks[task].class {
             Class::Ext => self.ext_enqueue(cpu, task, flags),
             Class::Fair => self.fair_enqueue(cpu, task, flags),
-            _ => self.rt_enqueue(cpu, task),
+            _ => self.rt_enqueue(cpu, task, flags),
         }
     }
 
@@ -230,7 +230,7 @@ impl Kernel {
         let delayed = match self.tasks[task].class {
             Class::Ext => self.ext_dequeue(cpu, task, flags),
             Class::Fair => self.fair_dequeue(cpu, task, flags),
-            _ => self.rt_dequeue(cpu, task),
+            _ => self.rt_dequeue(cpu, task, flags),
         };
         self.set_on_rq(task, delayed);
     }

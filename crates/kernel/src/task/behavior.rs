@@ -14,10 +14,14 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskStep {
     /// Work that takes `work` ns on a full-speed CPU with a warm cache and an idle sibling.
-    Compute { work: Nanos },
+    Compute {
+        work: Nanos,
+    },
     /// User code that takes this much wall time on a CPU, whatever the CPU's speed (rt-app
     /// `runtime`).
-    ComputeWall { wall: Nanos },
+    ComputeWall {
+        wall: Nanos,
+    },
     /// Burn the CPU until `Sys::stop_spin`. A spinner does not notice that its lock holder is
     /// preempted.
     Spin,

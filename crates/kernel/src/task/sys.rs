@@ -203,6 +203,9 @@ impl Kernel {
         let flags = queue::SAVE | queue::MOVE | if moved { queue::CLASS } else { 0 };
         let mut change = self.change_begin(task, flags);
         let before = self.tasks[task].prio();
+        if !matches!(policy, Policy::Deadline { .. }) {
+            self.rt_leave_deadline(task);
+        }
         self.tasks[task].policy = policy;
         if before < self.tasks[task].prio() {
             change.flags |= queue::HEAD;

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Real-time tasks whose parameters another task changes: their place in the queue of their
+//! priority, and the end of a deadline task's throttling.
+
+use scxlab_kernel::Kernel;
+use scxlab_kernel::behavior::{Policy, Sys};
+use scxlab_machine::TaskId;
+use scxlab_machine::cpumask::CpuMask;
+use scxlab_machine::id::CpuId;
+use scxlab_testkit::checks;
+use scxlab_testkit::sim::{kernel, run_ns};
+
+const MS: u64 = 1_000_000;
+
+/// Three SCHED_FIFO tasks that never sleep, on one CPU. `a` has the highest priority and runs.
+const THREE: &str = "
+    duration = '1s'
+    [[thread]]
+    name = 'a'
+    policy = { fifo = 20 }
+    ops = [{ loop = { ops = [{ compute = '1ms' }] } }]
+    [[thread]]
+    name = 'b'
+    policy = { fifo = 10 }
+    ops = [{ loop = { ops = [{ compute = '1ms' }] } }]
+    [[thread]]
+    name = 'c'
+    policy = { fifo = 10 }
+    ops = [{ loop = { ops = [{ compute = '1ms' }] } }]";
+
+fn started(workload: &str) -> Kernel {
+    let mut k = kernel("1c", workload, 1);
+    k.start();
+    k.advance(10 * MS);
+    k
+}
+
+fn task(k: &Kernel, name: &str) -> TaskId {
+    k.tasks.iter().find(|t| t.name == name).expect("it exists").id
+}
+
+/// Runs for 10 ms and returns the only task that got CPU time meanwhile.
+fn only_one_that_runs(k: &mut Kernel) -> String {
+    let before: Vec<(String, u64)> =
+        k.tasks.iter().map(|t| (t.name.clone(), t.account.run_ns)).collect();
+    k.advance(k.now + 10 * MS);
+    checks::after(k);
+    let ran: Vec<String> = before
+        .into_iter()
+        .filter(|(name, ns)| k.tasks.iter().any(|t| t.name == *name && t.account.run_ns > *ns))
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(ran.len(), 1, "{ran:?}");
+    ran[0].clone()
+}
+
+fn set_fifo(k: &mut Kernel, name: &str, prio: u8) {
+    let task = task(k, name);
+    k.user(|k| k.set_policy(task, Policy::Fifo { prio })).unwrap();
+}
+
+#[test]
+fn a_lowered_priority_puts_a_task_before_its_new_equals() {
+    let mut k = started(THREE);
+    set_fifo(&mut k, "a", 10);
+    assert_eq!(only_one_that_runs(&mut k), "a");
+    set_fifo(&mut k, "a", 9);
+    assert_eq!(only_one_that_runs(&mut k), "b");
+}
+
+#[test]
+fn a_raised_priority_puts_a_task_behind_its_new_equals() {
+    let mut k = started(THREE);
+    set_fifo(&mut k, "c", 20);
+    assert_eq!(only_one_that_runs(&mut k), "a");
+    set_fifo(&mut k, "b", 20);
+    set_fifo(&mut k, "a", 1);
+    assert_eq!(only_one_that_runs(&mut k), "c");
+}
+
+#[test]
+fn a_new_affinity_leaves_a_task_in_its_place() {
+    let mut k = started(THREE);
+    set_fifo(&mut k, "a", 10);
+    for name in ["a", "b"] {
+        let task = task(&k, name);
+        k.user(|k| k.set_affinity(task, &CpuMask::of(1, [CpuId(0)]))).unwrap();
+    }
+    assert_eq!(only_one_that_runs(&mut k), "a");
+    set_fifo(&mut k, "a", 1);
+    assert_eq!(only_one_that_runs(&mut k), "b");
+}
+
+/// The task has used its budget of 2 ms in the first 10 ms, and would wait for the next period.
+/// Throttling begins at a tick.
+#[test]
+fn a_throttled_deadline_task_runs_under_another_policy() {
+    const ONE: &str = "
+        duration = '1s'
+        [[thread]]
+        name = 'd'
+        policy = { deadline = { runtime = '2ms', deadline = '500ms', period = '500ms' } }
+        ops = [{ loop = { ops = [{ compute = '1ms' }] } }]";
+    for policy in [Policy::Fifo { prio: 10 }, Policy::RoundRobin { prio: 10 }, Policy::Normal] {
+        let mut k = started(ONE);
+        let used = run_ns(&k, "d");
+        assert!((2 * MS..7 * MS).contains(&used), "throttled after {used} ns");
+        let d = task(&k, "d");
+        k.user(|k| k.set_policy(d, policy)).unwrap();
+        k.advance(20 * MS);
+        let more = run_ns(&k, "d") - used;
+        assert!(more > 5 * MS, "{policy:?}: {more} ns in 10 ms, of which ticks have counted 6");
+        // Back under SCHED_DEADLINE it has a budget again, which the replenishment of the first
+        // one does not touch.
+        let deadline = Policy::Deadline { runtime: 2 * MS, deadline: 900 * MS, period: 900 * MS };
+        k.user(|k| k.set_policy(d, deadline)).unwrap();
+        k.advance(100 * MS);
+        let last = run_ns(&k, "d");
+        assert!(last - used - more > 2 * MS, "{policy:?}: {last} ns");
+        k.advance(800 * MS);
+        assert_eq!(run_ns(&k, "d"), last, "{policy:?}: throttled until 900 ms");
+        checks::after(&k);
+    }
+}
