@@ -14,7 +14,7 @@ use crate::program::{CgroupDef, Op, Program, ThreadTemplate, TimerMode, names};
 mod check;
 pub mod insn;
 
-use insn::{Insn, NR_KINDS, ObjectKind, ObjectRef, Tables};
+use insn::{Insn, NR_KINDS, ObjectKind, ObjectRef, ROOT_CGROUP, Tables};
 
 /// Maximum number of threads at the start, over all templates.
 pub const MAX_THREADS: u64 = 100_000;
@@ -181,7 +181,8 @@ impl Lowering<'_> {
         self.emit(Insn::Exit)?;
         self.bounded("number of timers of a thread", self.own_timers.len(), MAX_OBJECTS)?;
         self.bounded("number of {i} names of a thread", self.slots.len(), MAX_OBJECTS)?;
-        let cgroup = thread.cgroup.as_deref().and_then(|path| self.cgroup(path));
+        let cgroup = thread.cgroup.as_deref();
+        let cgroup = cgroup.map(|path| self.cgroup(path).unwrap_or(ROOT_CGROUP));
         self.out.templates.push(Template {
             name: thread.name.clone(),
             entry,

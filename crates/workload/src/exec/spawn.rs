@@ -158,11 +158,19 @@ impl Executor {
                 return false;
             }
         };
-        let time_zero = if parent.is_none() { self.start_offset(sys, task) } else { 0 };
-        let thread = self.new_thread(name, task, template, instance, time_zero);
+        let (time_zero, wait) = match parent {
+            Some(_) => (sys.now(), Wait::None),
+            None => match self.start_offset(sys, task) {
+                0 => (0, Wait::None),
+                offset => (offset, Wait::Until(offset)),
+            },
+        };
+        let thread = self.new_thread(name, task, template, instance);
         let t = self.place(Thread {
             cgroup,
             process,
+            time_zero,
+            wait,
             parent: parent.map(|p| (p as u32, self.threads[p].serial)),
             ..thread
         });
@@ -217,7 +225,10 @@ impl Executor {
             nice: def.nice,
             slice_request: def.slice.map_or(0, |s| s.0),
             affinity: def.cpus.as_ref().map(|list| cpu_mask(list, nr_cpus)),
-            cgroup: own.and_then(|i| self.cgroup_ids.get(i as usize).copied()).unwrap_or(inherited),
+            cgroup: own.map_or(inherited, |i| {
+                // `ROOT_CGROUP` is beyond the table.
+                self.cgroup_ids.get(i as usize).copied().unwrap_or(CgroupId(0))
+            }),
             thread_group_of: process.and_then(|p| self.member_of(p, parent)),
             kthread: false,
             footprint_bytes: def.footprint,
@@ -245,14 +256,7 @@ impl Executor {
         }
     }
 
-    fn new_thread(
-        &mut self,
-        name: String,
-        task: TaskId,
-        template: usize,
-        instance: u32,
-        time_zero: Nanos,
-    ) -> Thread {
+    fn new_thread(&mut self, name: String, task: TaskId, template: usize, instance: u32) -> Thread {
         self.serial += 1;
         let binding = self.bind(template, instance);
         let t = &self.compiled.templates[template];
@@ -262,10 +266,10 @@ impl Executor {
             name,
             template: template as u32,
             pc: t.entry,
-            wait: if time_zero > 0 { Wait::Until(time_zero) } else { Wait::None },
+            wait: Wait::None,
             phased: self.phased[template],
             pending: Pending::None,
-            time_zero,
+            time_zero: 0,
             last_pass_at: NEVER,
             loops: vec![0; t.nr_loops.into()].into(),
             timers: vec![TimerState::default(); t.nr_own_timers.into()].into(),

@@ -268,6 +268,33 @@ fn forks_are_numbered_waited_for_and_reuse_their_slots() {
 }
 
 #[test]
+fn the_clock_of_a_forked_thread_begins_at_its_fork() {
+    let text = "[[thread]]\nname = 'p'\nops = [{ sleep = '20ms' }, { fork = 'c' }]\n\
+                [[thread]]\nname = 'c'\ninstances = 0\ndelay = '3ms'\n\
+                ops = [{ timer = { name = 't', period = '4ms' } }]";
+    let (mock, _, end) = run(text, 2);
+    assert_eq!((end, mock.time()), (MockEnd::Finished, 27 * MS));
+}
+
+#[test]
+fn a_forked_thread_has_the_cgroup_of_its_template_or_else_its_parents() {
+    let group = |child: &str| {
+        let text = format!(
+            "[[thread]]\nname = 'p'\ncgroup = '/a'\nops = [{{ fork = 'c' }}]\n\
+             [[thread]]\nname = 'c'\ninstances = 0\n{child}\nops = ['yield']"
+        );
+        let (mock, _, _) = run(&text, 2);
+        let of = |name: &str| mock.task(name).spec.cgroup;
+        (of("p"), of("c-0"))
+    };
+    let (parent, child) = group("");
+    assert!(parent != CgroupId(0) && child == parent);
+    assert_eq!(group("cgroup = '/'"), (parent, CgroupId(0)));
+    let (_, other) = group("cgroup = '/b'");
+    assert!(other != parent && other != CgroupId(0));
+}
+
+#[test]
 fn a_loop_that_does_nothing_cannot_hang_the_run() {
     for op in ["{ sem_post = 's' }", "{ sleep = '0ns' }", "{ compute = '0ns' }", "{ count = 1 }"] {
         let text = format!(

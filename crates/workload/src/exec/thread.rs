@@ -53,7 +53,8 @@ pub(super) struct Thread {
     pub timers: Box<[TimerState]>,
     /// Object indices of this instance, indexed by the template's slots.
     pub binding: Box<[u32]>,
-    /// Start of the first periods of the thread's timers: its start offset plus its delay.
+    /// Start of the first periods of the thread's timers: its start offset, or the time of its
+    /// fork, plus its delay.
     pub time_zero: Nanos,
     /// Serial number, unique in the run; 0 once the thread has exited.
     pub serial: u64,

@@ -95,10 +95,18 @@ fn affinity_holds() {
     let text = "[[thread]]\nname = 'obs-a'\ncpus = '0'\nops = [{ sleep = '900s' }]\n\
                 [[thread]]\nname = 'obs-b'\ncpus = '0'\nops = ['clear_affinity', { sleep = '900s' }]\n\
                 [[thread]]\nname = 'obs-c'\nops = [{ set_affinity = '0' }, { sleep = '900s' }]\n\
-                [[thread]]\nname = 'obs-d'\nops = [{ sleep = '900s' }]";
+                [[thread]]\nname = 'obs-d'\nops = [{ sleep = '900s' }]\n\
+                [[thread]]\nname = 'p'\ncpus = '0'\nops = [{ fork = 'obs-e' }, { sleep = '900s' }]\n\
+                [[thread]]\nname = 'obs-e'\ninstances = 0\nops = [{ sleep = '900s' }]";
     let all = allowed(&fs::read_to_string("/proc/self/status").unwrap());
     let zero = || "0".to_owned();
-    let wanted = [("obs-a", zero()), ("obs-b", all.clone()), ("obs-c", zero()), ("obs-d", all)];
+    let wanted = [
+        ("obs-a", zero()),
+        ("obs-b", all.clone()),
+        ("obs-c", zero()),
+        ("obs-d", all),
+        ("obs-e-0", zero()),
+    ];
     observe(text, "status", allowed, &wanted);
 }
 
