@@ -166,6 +166,7 @@ static numa_proc_t *numa_take_free(struct numa_pool *pool, numa_bucket_t *b, s32
 		return NULL;
 	pool->free = p->next;
 	p->id = id;
+	p->turn_at = 0;
 	p->next = b->first;
 	b->first = p;
 	return p;

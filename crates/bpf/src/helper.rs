@@ -64,7 +64,7 @@ pub(crate) fn call<H: Host>(
         89 => map::peek(h, a, b),
         195 => map::lookup_percpu(h, a, b, c),
         156 | 210 => map::storage_get(h, id, [a, b, c, d]),
-        157 | 211 => settled(h, |h| map::storage_delete(h, a, b)),
+        157 | 211 => settled(h, |h| map::storage_delete(h, id, [a, b])),
         22 | 55 => map::perf_event_read(h, id, [a, b, c, d]),
         4 | 112 | 113 => memory::probe_read(h, a, b, c),
         45 | 114 | 115 => memory::probe_read_str(h, a, b, c),

@@ -130,11 +130,18 @@ impl Fair {
         }
     }
 
-    /// Whether the task's group is throttled at the destination.
+    /// Whether the task's group is throttled at the destination. A queue that does not exist there
+    /// yet would inherit this from the nearest ancestor's.
     fn throttled_at(&self, task: TaskId, cpu: CpuId) -> bool {
-        let group = self.task(task).group.and_then(|id| self.group(id));
-        let rq = group.map(|g| g.rqs[cpu.idx()]).filter(|rq| !rq.is_nil());
-        rq.is_some_and(|rq| self.rqs[rq].throttle_count != 0)
+        let mut group = self.task(task).group;
+        while let Some(g) = group.and_then(|id| self.group(id)) {
+            let rq = g.rqs[cpu.idx()];
+            if !rq.is_nil() {
+                return self.rqs[rq].throttle_count != 0;
+            }
+            group = g.parent;
+        }
+        false
     }
 
     /// Whether the task ran so recently that its cache content is worth more than balance.

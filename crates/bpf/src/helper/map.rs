@@ -137,10 +137,14 @@ pub fn storage_get<H: Host>(h: &mut H, id: u32, [map, owner, init, flags]: [u64;
     Ok(found.storage_get(&mut ctx, owner, true, source).unwrap_or(0))
 }
 
-pub fn storage_delete<H: Host>(h: &mut H, map: u64, owner: u64) -> Outcome {
-    let (found, mut ctx) = find(h.vm(), "bpf_*_storage_delete", map)?;
-    if found.storage_kind().is_none() {
-        return Err(wrong("bpf_*_storage_delete", "local storage map"));
+pub fn storage_delete<H: Host>(h: &mut H, id: u32, [map, owner]: [u64; 2]) -> Outcome {
+    let (call, kind) = match id {
+        157 => ("bpf_task_storage_delete", Storage::Task),
+        _ => ("bpf_cgrp_storage_delete", Storage::Cgroup),
+    };
+    let (found, mut ctx) = find(h.vm(), call, map)?;
+    if found.storage_kind() != Some(kind) {
+        return Err(wrong(call, "local storage map"));
     }
     if owner == 0 {
         return Ok(neg(EINVAL));

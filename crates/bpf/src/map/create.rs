@@ -29,7 +29,7 @@ const PERCPU_VALUE_MAX: u32 = 32 << 10;
 const KEY_MAX: u32 = 512;
 /// Largest storage value in bytes. The kernel's BPF_LOCAL_STORAGE_MAX_VALUE_SIZE on x86-64, which
 /// leaves room for the header of an element.
-const STORAGE_VALUE_MAX: u32 = 65_408;
+const STORAGE_VALUE_MAX: u32 = 65_407;
 
 impl Vm {
     /// Creates a map for an instance. Arrays read as zero; other maps are empty.

@@ -211,7 +211,10 @@ impl<'a> SpecialFieldSearch<'a> {
             return Ok(());
         }
         for (index, m) in self.btf.members(id).enumerate() {
-            if m.bitfield_bits == 0 && found.len() <= MAX_FIELDS {
+            if found.len() > MAX_FIELDS {
+                return Err(BtfError::TooComplex { id: id.0 });
+            }
+            if m.bitfield_bits == 0 {
                 let off = at + u64::from(m.bit_off) / 8;
                 self.visit(m.ty, off, Some((id, index as i32)), depth - 1, found)?;
             }

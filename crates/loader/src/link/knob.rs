@@ -83,6 +83,12 @@ fn parse_enum(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u8>, 
             hint: format!("one of {}", list(enumerator_names(btf, ty))),
         })?,
     };
+    // A value without a name may be signed or unsigned; the type's sign is that of its names.
+    let bits = 8 * size as u32;
+    let (min, max) = (-(1i128 << (bits - 1)), (1i128 << bits) - 1);
+    if value < min || value > max {
+        return Err(ValueError::Range { text: text.to_owned(), ty: name.to_owned(), min, max });
+    }
     Ok(value.to_le_bytes()[..size].to_vec())
 }
 
