@@ -28,7 +28,7 @@ pub fn conform(args: &ConformArgs) -> Result<()> {
         _ => &args.machine,
     };
     let machine = Arc::new(input::machine(machine, &inputs)?);
-    if !scxlab_vm::numbers_cpus_alike(&machine.topology) {
+    if args.on == On::Vm && !scxlab_vm::numbers_cpus_alike(&machine.topology) {
         return Err(CliError::Numbering { machine: args.machine.clone() }.into());
     }
     let mut checks = Vec::new();

@@ -178,7 +178,7 @@ fn run_part(args: &RunArgs, part: &MachineRuns, targets: &[On]) -> Result<Machin
         note_cut(&mut runs);
     }
     let interrupted = interrupted(&runs);
-    let results = Results::new(session, request(args, &part.machine), runs);
+    let results = Results::new(session, request(args, &part.machine, targets), runs);
     files.publish()?;
     Ok(MachineResults { results, timelines, interrupted })
 }
@@ -295,12 +295,12 @@ fn version() -> Version {
     }
 }
 
-fn request(args: &RunArgs, machine: &str) -> Request {
+fn request(args: &RunArgs, machine: &str, targets: &[On]) -> Request {
     Request {
         version: version(),
         workload: args.workload().to_owned(),
         machine: machine.to_owned(),
-        targets: args.on.iter().map(|on| on.name().to_owned()).collect(),
+        targets: targets.iter().map(|on| on.name().to_owned()).collect(),
         tolerance_percent: args.tolerance,
     }
 }

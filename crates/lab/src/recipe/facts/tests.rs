@@ -20,7 +20,7 @@ fn value(machine: &str, formula: &str) -> Result<i128, ExprError> {
         kernel: &Btf::empty(),
         object: open.object(),
         globals: View::Open(&open.globals),
-        params: &[("two".into(), 2)],
+        params: &[("two".into(), 99)],
         vars: &vars,
         locals: &[("cpu".into(), 3), ("cpu".into(), 5)],
     };
