@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Checks the dependencies that are linked: licences, sources, and known vulnerabilities if their
-# list can be downloaded.
+# Checks the dependencies that are linked: licences, sources, duplicate versions, and known
+# vulnerabilities if their list can be downloaded.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)

@@ -148,7 +148,7 @@ struct crowd {
 	u64 power;
 };
 
-/* Compares two groups. 1: the first has less; 0: equal; -1: the second has less. */
+/* Compares how crowded two groups are. 1: the first is less crowded; 0: equal; -1: the second. */
 static __always_inline int less_crowded(struct crowd *a, struct crowd *b)
 {
 	u64 x = a->nr * b->power, y = b->nr * a->power;

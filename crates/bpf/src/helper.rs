@@ -23,6 +23,9 @@ mod tests;
 pub use dynptr::Dynptr;
 pub(crate) use sync::{lock, unlock};
 
+/// Value of r0 that a helper returns, or the fault that ends the program.
+pub(crate) type HelperResult = Result<u64, Fault>;
+
 /// Returns the name of a helper, if the ABI has one with this id.
 pub fn name(id: u32) -> Option<&'static str> {
     names::NAMES.get(id as usize).filter(|_| id != 0).copied()

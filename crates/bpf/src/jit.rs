@@ -48,7 +48,7 @@ use compile::{Compiler, Isa};
 pub(crate) use ctx::{Contexts, EntryFrame};
 use facts::FunctionAnalysis;
 pub use foreign::{CrossCompiled, CrossCompiledFunc, TargetLayout, generate, layout};
-pub(crate) use native::{Args, Entry, call, call_in};
+pub(crate) use native::{Args, CodeEntry, call, call_in};
 use translate::Input;
 
 use crate::insn::uses::{self, RegSet};

@@ -31,7 +31,7 @@ mod value;
 pub use create::MapError;
 pub(crate) use ops::Cpus;
 pub use table::MapTable;
-pub(crate) use value::{Ctx, Source};
+pub(crate) use value::{MapCtx, Source};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MapId(pub u32);

@@ -33,12 +33,12 @@ struct Request {
     scxlab: Version,
     /// Words of the command line after the program's name.
     command: Vec<String>,
-    files: Vec<File>,
+    files: Vec<StoredFile>,
     sysfs: BTreeMap<String, String>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct File {
+struct StoredFile {
     /// Path as the command named it.
     path: String,
     /// Name of the copy in the folder.
@@ -54,7 +54,7 @@ pub fn keep(folder: &Path, args: &RunArgs, inputs: &Inputs, scxlab: Version) -> 
         let name = Path::new(&path).file_name().unwrap_or_default().to_string_lossy().into_owned();
         let kept = format!("{number}-{}", output::safe_name(&name));
         output::write_file(&folder.join(&kept), &bytes)?;
-        files.push(File { path, kept });
+        files.push(StoredFile { path, kept });
     }
     let request = Request { scxlab, command: command(args)?, files, sysfs: inputs.sysfs() };
     let mut text = serde_json::to_string_pretty(&request).expect("plain data");
@@ -97,7 +97,7 @@ impl StoredRequest {
     pub fn read(folder: &Path) -> Result<StoredRequest> {
         let request = Request::read(folder)?;
         let mut files = BTreeMap::new();
-        for File { path, kept } in &request.files {
+        for StoredFile { path, kept } in &request.files {
             // Use only the last component, so that the path cannot leave the folder.
             let name = Path::new(kept).file_name().unwrap_or_default();
             let bytes = input::read(&folder.join(FOLDER).join(name))?;

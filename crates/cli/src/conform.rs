@@ -9,7 +9,7 @@ use anyhow::Result;
 use scxlab_lab::conform::{Case, Observed, SHIPPED, compare, simulate};
 use scxlab_lab::input::{self, InputError, SchedulerInput};
 use scxlab_lab::prepare::Prepared;
-use scxlab_live::job::{Reply, Situation, Task};
+use scxlab_live::job::{JobTask, Reply, Situation};
 use scxlab_machine::Machine;
 
 use crate::args::{AccelArg, ConformArgs, On};
@@ -97,7 +97,8 @@ fn observe(
     };
     let length: u64 = checks.iter().map(|c| c.case.duration.0 + 10_000_000_000).sum();
     let patience = Duration::from_secs(60) + Duration::from_nanos(length) * args.tries;
-    let task = Task::Conform { cases: checks.iter().map(situation).collect(), tries: args.tries };
+    let task =
+        JobTask::Conform { cases: checks.iter().map(situation).collect(), tries: args.tries };
     let mut options = args.vm.clone();
     // Without KVM, use the clock that counts instructions: speed does not matter here, and other
     // load on the host must not affect the result.

@@ -29,7 +29,7 @@ use scxlab_loader::link::error::LinkErrorKind;
 use scxlab_loader::object::ObjectError;
 use scxlab_machine::MachineError;
 use scxlab_vm::setup::SetupError;
-use scxlab_vm::{Fault as VmFault, VmError};
+use scxlab_vm::{VmError, VmFault};
 use scxlab_workload::WorkloadError;
 use scxlab_workload::native::{NativeError, SetupError as NativeSetupError};
 

@@ -16,7 +16,7 @@ use scxlab_lab::input::{InputError, Workload};
 use scxlab_lab::run::Run;
 use scxlab_lab::session::Session;
 use scxlab_live::LiveError;
-use scxlab_live::job::{Job, Reply, Target, Task};
+use scxlab_live::job::{Job, JobTask, LiveTarget, Reply};
 use scxlab_live::trace::Recording;
 use scxlab_machine::Machine;
 use scxlab_vm::guest::{self, Guest};
@@ -62,7 +62,7 @@ fn read_job(guest: &Guest) -> std::io::Result<Job> {
 }
 
 /// The runs to make on a real kernel.
-pub struct Request<'a> {
+pub struct LiveRequest<'a> {
     pub session: &'a Session,
     /// Buffer size in bytes for the events of each scheduler's first run; None if runs are not
     /// traced.
@@ -72,11 +72,11 @@ pub struct Request<'a> {
 /// Makes all runs of the session on a real kernel. Returns them in the session's order, with the
 /// recordings of the first runs.
 pub fn runs(
-    request: &Request<'_>,
+    request: &LiveRequest<'_>,
     on: On,
     options: &VmOptions,
 ) -> Result<(Vec<Run>, Vec<Recording>)> {
-    let Request { session, trace_buffer } = *request;
+    let LiveRequest { session, trace_buffer } = *request;
     let duration = session.duration.or(session.workload.duration()).or(session.cap);
     let mut workload = session.workload.clone();
     if let (Workload::Command(words), On::Vm) = (&mut workload, on)
@@ -89,7 +89,7 @@ pub fn runs(
         Workload::Command(words) => words.iter().take(1).cloned().collect(),
         Workload::Program(_) => Vec::new(),
     };
-    let task = Task::Runs {
+    let task = JobTask::Runs {
         schedulers: session.schedulers.iter().map(|s| s.input.clone()).collect(),
         workload,
         runs: session.runs,
@@ -158,7 +158,7 @@ fn from_guest(bytes: &[u8]) -> Result<Reply> {
 /// Executes the task on this host or in a virtual machine, into which `programs` are copied.
 /// Returns the reply, and notes on the machine for the reader of the result.
 pub fn carry_out(
-    task: Task,
+    task: JobTask,
     programs: &[String],
     on: On,
     machine: &Arc<Machine>,
@@ -166,8 +166,8 @@ pub fn carry_out(
     patience: Duration,
 ) -> Result<(Reply, Vec<String>)> {
     match on {
-        On::Host => Ok((Job { target: Target::Host, task }.execute()?, Vec::new())),
-        _ => in_vm(&Job { target: Target::Vm, task }, programs, machine, options, patience),
+        On::Host => Ok((Job { target: LiveTarget::Host, task }.execute()?, Vec::new())),
+        _ => in_vm(&Job { target: LiveTarget::Vm, task }, programs, machine, options, patience),
     }
 }
 

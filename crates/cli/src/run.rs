@@ -164,7 +164,7 @@ fn run_part(args: &RunArgs, part: &MachineRuns, targets: &[On]) -> Result<Machin
             }
             on => {
                 let trace_buffer = traces.are_wanted().then_some(args.trace_buffer);
-                let request = live::Request { session, trace_buffer };
+                let request = live::LiveRequest { session, trace_buffer };
                 // Create the trace files before the work begins, so that errors show early.
                 let tracers = traces.first_runs()?;
                 let (runs, recordings) = live::runs(&request, *on, &args.vm)?;

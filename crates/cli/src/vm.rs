@@ -19,7 +19,7 @@ pub fn vm(command: &VmCommand) -> Result<()> {
     }
 }
 
-fn prepare() -> Result<setup::Kernel> {
+fn prepare() -> Result<setup::KernelImage> {
     Ok(setup::prepare(&setup::cache_dir()?, &mut |step| output::say(step))?)
 }
 

@@ -34,7 +34,7 @@ pub enum TimerKind {
 /// A timer for the kernel to arm. A timer that the kernel armed earlier for another time may still
 /// fire; `bandwidth_timer` then ignores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timer {
+pub struct BandwidthTimer {
     pub group: CgroupId,
     pub kind: TimerKind,
     pub at: Nanos,
@@ -42,7 +42,7 @@ pub struct Timer {
 
 impl Fair {
     /// Returns the timers that have been started since the last call.
-    pub fn take_timers(&mut self) -> Vec<Timer> {
+    pub fn take_timers(&mut self) -> Vec<BandwidthTimer> {
         std::mem::take(&mut self.timers)
     }
 
@@ -166,7 +166,7 @@ impl Fair {
             false => phase + ((now - phase) / bw.period + 1) * bw.period,
         };
         bw.period_at = Some(at);
-        self.timers.push(Timer { group, kind: TimerKind::Period, at });
+        self.timers.push(BandwidthTimer { group, kind: TimerKind::Period, at });
     }
 
     fn period_timer(&mut self, group: CgroupId, now: Nanos) -> Vec<CpuId> {
@@ -404,7 +404,7 @@ impl Fair {
         }
         let at = now + slack;
         bw.slack_at = Some(at);
-        self.timers.push(Timer { group, kind: TimerKind::Slack, at });
+        self.timers.push(BandwidthTimer { group, kind: TimerKind::Slack, at });
     }
 }
 

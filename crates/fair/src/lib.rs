@@ -47,7 +47,7 @@ mod tree;
 mod weight;
 
 pub use balance::{ActiveBalance, Balanced, Move};
-pub use bandwidth::{Timer, TimerKind};
+pub use bandwidth::{BandwidthTimer, TimerKind};
 pub use check::Violation;
 pub use domain::FairTopo;
 pub use group::{BandwidthSpec, BandwidthStat};
@@ -158,7 +158,7 @@ pub struct Fair {
     /// task to pull.
     overloaded: bool,
     nohz: nohz::Nohz,
-    timers: Vec<Timer>,
+    timers: Vec<BandwidthTimer>,
     throttles: Vec<(CgroupId, CpuId, bool)>,
 }
 

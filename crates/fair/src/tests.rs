@@ -59,7 +59,7 @@ struct Sim {
     fair: Fair,
     world: World,
     actors: Vec<Actor>,
-    timers: Vec<Timer>,
+    timers: Vec<BandwidthTimer>,
     now: Nanos,
     step: Nanos,
     nr_cpus: usize,
@@ -230,7 +230,7 @@ impl Sim {
         self.timers.append(&mut self.fair.take_timers());
         let (due, later) = self.timers.iter().partition(|t| t.at <= self.now);
         self.timers = later;
-        let due: Vec<Timer> = due;
+        let due: Vec<BandwidthTimer> = due;
         for timer in due {
             // Steps are coarser than timers, so the class gets the time for which the timer was
             // armed.

@@ -41,7 +41,7 @@ use exit::ExitInfo;
 use idle::IdleState;
 use op::Op;
 use origin::{Caller, DeferredVerdict};
-use program::Program;
+use program::ExtProgram;
 use recent_ops::RecentOpCounts;
 use scxlab_bpf::vm::{FuncId, InstanceId};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
@@ -77,7 +77,7 @@ pub struct OpsData {
 /// A loaded scheduler.
 #[derive(Debug)]
 pub struct Sched {
-    pub program: Program,
+    pub program: ExtProgram,
     pub data: OpsData,
     /// Operations that may be called now, indexed by `Op`. Enabling sets them in steps; disabling
     /// clears them.

@@ -24,7 +24,7 @@ use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use scxlab_trace::event::{Kind, PrevState};
 
 /// State of a task that `change_begin` saves and `change_end` restores.
-pub(crate) struct Change {
+pub(crate) struct TaskChange {
     task: TaskId,
     queued: bool,
     running: bool,
@@ -340,7 +340,7 @@ impl Kernel {
 
     /// Dequeues a task, and calls `put_prev` if it runs, so that the caller can change the task's
     /// parameters.
-    pub(crate) fn change_begin(&mut self, task: TaskId, flags: u64) -> Change {
+    pub(crate) fn change_begin(&mut self, task: TaskId, flags: u64) -> TaskChange {
         let t = &self.tasks[task];
         if t.state == TaskState::Sleeping && t.on_rq {
             // A sleeper that is still queued (delayed dequeue) cannot be changed, so its delay ends
@@ -357,13 +357,13 @@ impl Kernel {
         if running {
             self.put_prev(cpu, task, None);
         }
-        Change { task, queued, running, class, flags }
+        TaskChange { task, queued, running, class, flags }
     }
 
     /// Undoes `change_begin`: enqueues the task with its changed parameters, and calls `set_next`
     /// if it runs.
-    pub(crate) fn change_end(&mut self, change: Change) {
-        let Change { task, queued, running, class, flags } = change;
+    pub(crate) fn change_end(&mut self, change: TaskChange) {
+        let TaskChange { task, queued, running, class, flags } = change;
         let (cpu, new_class) = (self.tasks[task].cpu, self.tasks[task].class);
         if class != new_class {
             self.switching_to(task, class, new_class);

@@ -17,7 +17,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub use case::{Action, Case, CaseError, Timed};
-pub use log::{Entry, Sequences};
+pub use log::{LogEntry, Sequences};
 pub use shipped::SHIPPED;
 pub use sim::{SimCaseError, simulate};
 

@@ -189,6 +189,8 @@ struct Formula {
     expr: Expr,
 }
 
+type RecipeResult<T> = Result<T, RecipeError>;
+
 /// An error in a recipe, or in its use on this object and machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{recipe}:{line}: {what}{advice}")]

@@ -30,29 +30,29 @@ use crate::{LiveError, conform};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// Target that executes the job.
-    pub target: Target,
-    pub task: Task,
+    pub target: LiveTarget,
+    pub task: JobTask,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Target {
+pub enum LiveTarget {
     Host,
     Vm,
 }
 
-impl Target {
+impl LiveTarget {
     pub fn name(self) -> &'static str {
         match self {
-            Target::Host => "host",
-            Target::Vm => "vm",
+            LiveTarget::Host => "host",
+            LiveTarget::Vm => "vm",
         }
     }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Task {
+pub enum JobTask {
     /// Runs of every scheduler with every seed. The schedulers take turns, so that a slow change of
     /// the machine's speed affects all schedulers alike.
     Runs {
@@ -134,8 +134,8 @@ impl Job {
         mut read: impl FnMut(usize) -> io::Result<Vec<u8>>,
     ) -> io::Result<()> {
         let schedulers: Vec<&mut SchedulerInput> = match &mut self.task {
-            Task::Runs { schedulers, .. } => schedulers.iter_mut().collect(),
-            Task::Conform { cases, .. } => cases.iter_mut().map(|c| &mut c.scheduler).collect(),
+            JobTask::Runs { schedulers, .. } => schedulers.iter_mut().collect(),
+            JobTask::Conform { cases, .. } => cases.iter_mut().map(|c| &mut c.scheduler).collect(),
         };
         let objects = schedulers.into_iter().filter_map(|s| s.object.as_mut());
         for (index, ObjectInput { bytes, .. }) in objects.enumerate() {
@@ -148,7 +148,7 @@ impl Job {
     /// it, and the reply.
     pub fn trace_mib(&self) -> u64 {
         match &self.task {
-            Task::Runs { trace: Some(bytes), schedulers, .. } => {
+            JobTask::Runs { trace: Some(bytes), schedulers, .. } => {
                 (u64::from(*bytes) >> 20) * (1 + 2 * schedulers.len() as u64)
             }
             _ => 0,
@@ -157,8 +157,8 @@ impl Job {
 
     fn schedulers(&self) -> impl Iterator<Item = &SchedulerInput> {
         let (runs, cases) = match &self.task {
-            Task::Runs { schedulers, .. } => (&schedulers[..], &[][..]),
-            Task::Conform { cases, .. } => (&[][..], &cases[..]),
+            JobTask::Runs { schedulers, .. } => (&schedulers[..], &[][..]),
+            JobTask::Conform { cases, .. } => (&[][..], &cases[..]),
         };
         runs.iter().chain(cases.iter().map(|c| &c.scheduler))
     }
@@ -167,7 +167,7 @@ impl Job {
     /// number of CPU n.
     pub fn renumber_cpus(&mut self, to: &[u32]) {
         let is_same = to.iter().enumerate().all(|(n, t)| n as u32 == *t);
-        if let (Task::Runs { workload: Workload::Program(program), .. }, false) =
+        if let (JobTask::Runs { workload: Workload::Program(program), .. }, false) =
             (&mut self.task, is_same)
         {
             program.map_cpus(&|cpu| to.get(cpu as usize).copied().unwrap_or(cpu));
@@ -180,7 +180,7 @@ impl Job {
         kernel.check_free()?;
         let machine = this_machine()?;
         match &self.task {
-            Task::Runs {
+            JobTask::Runs {
                 schedulers,
                 workload,
                 runs,
@@ -223,7 +223,7 @@ impl Job {
                 let runs = all.into_iter().flatten().collect();
                 Ok(Reply::Runs { kernel: kernel.release, runs, recordings })
             }
-            Task::Conform { cases, tries } => {
+            JobTask::Conform { cases, tries } => {
                 let mut observed = Vec::new();
                 for situation in cases {
                     let mut case = Case::parse(&situation.name, &situation.text)?;

@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
-use scxlab_lab::conform::Entry;
+use scxlab_lab::conform::LogEntry;
 use scxlab_lab::prepare::PreparedObject;
 use scxlab_loader::object::MemberKind;
 
@@ -38,17 +38,17 @@ impl Witness {
     }
 
     /// Returns all entries so far, and the number of calls for which the ring buffer had no room.
-    pub fn entries(&self) -> Result<(Vec<Entry>, u64), LiveError> {
+    pub fn entries(&self) -> Result<(Vec<LogEntry>, u64), LiveError> {
         self.read().map_err(|e| LiveError::Witness(e.to_string()))
     }
 
-    fn read(&self) -> Result<(Vec<Entry>, u64), libbpf_rs::Error> {
+    fn read(&self) -> Result<(Vec<LogEntry>, u64), libbpf_rs::Error> {
         let map = |end: &str| {
             let found = self.object.maps().find(|m| m.name().to_string_lossy().ends_with(end));
             found.ok_or_else(|| std::io::Error::other(format!("no map {end}")))
         };
         let mut entries = Vec::new();
-        ring::read(&map("ring")?, |record| entries.extend(Entry::read(record)))?;
+        ring::read(&map("ring")?, |record| entries.extend(LogEntry::read(record)))?;
         // `nr_lost` is the only variable in `.bss`.
         let lost = map(".bss")?.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
         let lost = lost.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));

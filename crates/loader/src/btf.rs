@@ -164,7 +164,7 @@ const MAX_TYPES: usize = 0x000f_ffff;
 impl Btf {
     /// Parses a raw `.BTF` blob and checks that every id and name in it is in range.
     pub fn parse(blob: &[u8]) -> Result<Btf, BtfError> {
-        let header = Header::parse(blob)?;
+        let header = BtfHeader::parse(blob)?;
         let mut types = vec![VOID_TYPE];
         let (mut at, end) = (header.type_off, header.type_end);
         while at < end {
@@ -346,15 +346,15 @@ pub fn essential_name(name: &str) -> &str {
 const VOID_TYPE: Type =
     Type { name_off: 0, kind: BtfKind::Void, kflag: false, vlen: 0, size_or_type: 0, items_at: 0 };
 
-struct Header {
+struct BtfHeader {
     type_off: usize,
     type_end: usize,
     str_off: usize,
     str_len: usize,
 }
 
-impl Header {
-    fn parse(blob: &[u8]) -> Result<Header, BtfError> {
+impl BtfHeader {
+    fn parse(blob: &[u8]) -> Result<BtfHeader, BtfError> {
         if blob.len() < HEADER_LEN {
             return Err(BtfError::Truncated { what: "header", at: 0, len: blob.len() });
         }
@@ -380,7 +380,7 @@ impl Header {
         if str_end == str_off {
             return Err(BtfError::StringSection);
         }
-        Ok(Header { type_off, type_end, str_off, str_len: str_end - str_off })
+        Ok(BtfHeader { type_off, type_end, str_off, str_len: str_end - str_off })
     }
 }
 

@@ -149,8 +149,9 @@ const TICK: u64 = 4 * MS;
 /// Time that the gangs need to come to one order on all CPUs.
 const WARM_UP: u64 = 400 * MS;
 
-/// Runs two gangs whose tasks may run anywhere after the operations `first`. Returns the
-/// co-scheduling ratio of the first gang, and the number of tasks that the scheduler spread.
+/// Runs two gangs that are not bound to CPUs. Each task begins with its gang's operations in
+/// `first`. Returns the first gang's co-scheduling ratio in thousandths, and how often the
+/// scheduler spread a task (`gang_spread`).
 fn unbound(gang: &str, cpus: u32, first: [&str; 2]) -> (u64, u64) {
     let one = |name, first: &str| {
         let text = jobs(&[Job::gang(name, cpus)])

@@ -8,7 +8,7 @@ use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::OpsData;
 use scxlab_kernel::ext::dsq::InsertAt;
 use scxlab_kernel::ext::op::Op;
-use scxlab_kernel::ext::program::{NativeOps, Program};
+use scxlab_kernel::ext::program::{ExtProgram, NativeOps};
 use scxlab_machine::id::CpuId;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -44,8 +44,8 @@ pub struct Canary {
 
 impl Canary {
     /// Returns the scheduler, ready to be attached.
-    pub fn program(fault: InjectedFault) -> Program {
-        Program::Native(Rc::new(Canary { fault, enqueues: Cell::new(0) }))
+    pub fn program(fault: InjectedFault) -> ExtProgram {
+        ExtProgram::Native(Rc::new(Canary { fault, enqueues: Cell::new(0) }))
     }
 
     fn is_time(&self) -> bool {

@@ -6,7 +6,7 @@
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::op::Op;
-use scxlab_kernel::ext::program::{NativeOps, Program};
+use scxlab_kernel::ext::program::{ExtProgram, NativeOps};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -24,10 +24,10 @@ struct Recorder {
 
 /// Returns the scheduler and its log. `slice` is in ns; the operations in `leaves_out` are not
 /// implemented.
-pub fn recorder(slice: u64, leaves_out: &[Op]) -> (Program, Log) {
+pub fn recorder(slice: u64, leaves_out: &[Op]) -> (ExtProgram, Log) {
     let log = Log::default();
     let ops = Recorder { log: log.clone(), slice, leaves_out: leaves_out.to_vec() };
-    (Program::Native(Rc::new(ops)), log)
+    (ExtProgram::Native(Rc::new(ops)), log)
 }
 
 /// Tells whether the operation's first argument is a task.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::op::Op;
-use scxlab_kernel::ext::program::{NativeOps, Program};
+use scxlab_kernel::ext::program::{ExtProgram, NativeOps};
 use scxlab_kernel::kernel::Stop;
 use scxlab_kernel::task::Class;
 use scxlab_loader::object::Object;
@@ -45,7 +45,7 @@ fn refuse_task(nth: u32) -> bool {
     k.start();
     k.advance(10 * MS);
     let refuses = Refuses { left: Cell::new(nth) };
-    k.attach(Program::Native(Rc::new(refuses)), ops_data("refuses")).expect("a link");
+    k.attach(ExtProgram::Native(Rc::new(refuses)), ops_data("refuses")).expect("a link");
     checks::after(&k);
     let stayed = k.ext.root.is_some();
     if !stayed {

@@ -6,7 +6,7 @@
 use scxlab_kernel::Kernel;
 use scxlab_kernel::boot::PERCPU_STRIDE;
 use scxlab_kernel::ext::op::Op;
-use scxlab_kernel::ext::program::{NativeOps, Program};
+use scxlab_kernel::ext::program::{ExtProgram, NativeOps};
 use scxlab_loader::btf::{Btf, BtfKind, TypeId};
 use scxlab_loader::link::Target;
 use scxlab_machine::id::CpuId;
@@ -175,7 +175,7 @@ fn every_field_is_filled_or_explained() {
     let seen = Rc::new(RefCell::new(FieldCoverage::default()));
     k.start();
     k.advance(40 * MS);
-    k.attach(Program::Native(Rc::new(FieldReader(seen.clone()))), ops_data("looker")).unwrap();
+    k.attach(ExtProgram::Native(Rc::new(FieldReader(seen.clone()))), ops_data("looker")).unwrap();
     k.advance(120 * MS);
     checks::after(&k);
     assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
@@ -272,7 +272,7 @@ fn a_slow_cpu_loses_time() {
     k.start();
     k.advance(first + 10 * MS);
     let seen = Rc::new(RefCell::new(FieldCoverage::default()));
-    k.attach(Program::Native(Rc::new(FieldReader(seen))), ops_data("looker")).unwrap();
+    k.attach(ExtProgram::Native(Rc::new(FieldReader(seen))), ops_data("looker")).unwrap();
     k.advance(first + 20 * MS + second / 2);
     let lag = |k: &Kernel| rq_field(k, 0, "clock_task") - rq_field(k, 0, "clock_pelt");
     assert!(speed < 1024, "CPU 0 is a little one");

@@ -25,7 +25,7 @@ pub struct TaskName {
 /// All names of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    tasks: Vec<Option<Entry>>,
+    tasks: Vec<Option<NameEntry>>,
     ops: Vec<String>,
     locks: BTreeMap<u64, String>,
     text: String,
@@ -33,7 +33,7 @@ pub struct Names {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct NameEntry {
     name: TaskName,
     version: u64,
 }
@@ -46,7 +46,7 @@ impl Names {
             self.tasks.resize(task.idx() + 1, None);
         }
         self.changes += 1;
-        self.tasks[task.idx()] = Some(Entry { name, version: self.changes });
+        self.tasks[task.idx()] = Some(NameEntry { name, version: self.changes });
     }
 
     /// Returns the name of `task`, if one was set.

@@ -20,7 +20,7 @@ use crate::error::{Console, VmError};
 use crate::image;
 use crate::initramfs::{self, Contents};
 use crate::process::{Launch, Message, Qemu};
-use crate::protocol::{FrameError, Kind, Ready};
+use crate::protocol::{FrameError, FrameKind, Ready};
 use crate::qemu::{self, Command};
 use crate::shape::{self, Shape};
 
@@ -124,7 +124,7 @@ impl<'a> VmSpec<'a> {
 
 /// Result of a guest.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct BootOutcome {
     /// Output that the guest gave to [`crate::guest::Guest::finish`].
     pub output: Vec<u8>,
     /// The kernel's log and the programs' output.
@@ -152,7 +152,7 @@ pub fn find_qemu() -> Result<PathBuf, VmError> {
 }
 
 /// Boots a guest and waits for its result.
-pub fn boot(spec: &VmSpec<'_>) -> Result<Outcome, VmError> {
+pub fn boot(spec: &VmSpec<'_>) -> Result<BootOutcome, VmError> {
     let called = Instant::now();
     if !cfg!(target_arch = "x86_64") {
         return Err(VmError::Architecture { arch: std::env::consts::ARCH });
@@ -175,7 +175,7 @@ pub fn boot(spec: &VmSpec<'_>) -> Result<Outcome, VmError> {
     if engine == Engine::TcgCounted {
         notes.extend(qemu::note_on_turns(&version_of(&program), shape.nr_cpus()));
     }
-    let guest = Prepared { spec, program, shape, initramfs, memory_mib };
+    let guest = PreparedGuest { spec, program, shape, initramfs, memory_mib };
     let (ran, engine) = match guest.run(engine) {
         // The probe runs few instructions and a kernel runs many, so KVM may be the cause of a
         // failure before the guest's first frame.
@@ -187,7 +187,7 @@ pub fn boot(spec: &VmSpec<'_>) -> Result<Outcome, VmError> {
         }
         ran => (ran.map_err(|failed| failed.why)?, engine),
     };
-    Ok(Outcome {
+    Ok(BootOutcome {
         output: ran.output,
         console: ran.console,
         release: ran.ready.release,
@@ -201,7 +201,7 @@ pub fn boot(spec: &VmSpec<'_>) -> Result<Outcome, VmError> {
 }
 
 /// A guest with all its inputs, ready to run under any engine.
-struct Prepared<'a> {
+struct PreparedGuest<'a> {
     spec: &'a VmSpec<'a>,
     program: PathBuf,
     shape: Shape,
@@ -209,7 +209,7 @@ struct Prepared<'a> {
     memory_mib: u64,
 }
 
-impl Prepared<'_> {
+impl PreparedGuest<'_> {
     fn run(&self, engine: Engine) -> Result<Ran, Failed> {
         let qemu = self.start(engine).map_err(|why| Failed { why, phase: BOOTING })?;
         let boot_deadline = match engine {
@@ -265,14 +265,14 @@ const RUNNING: &str = "running";
 impl GuestMonitor<'_> {
     fn run(mut self) -> Result<Ran, Failed> {
         let ready = match self.wait(BOOTING) {
-            Stop::Frame(Kind::Ready, payload) => Ready::from_bytes(&payload),
+            Stop::Frame(FrameKind::Ready, payload) => Ready::from_bytes(&payload),
             stop => return Err(self.failure(stop, BOOTING)),
         };
         let boot_wall = self.started.elapsed();
         check_ready(&ready).map_err(|why| Failed { why, phase: RUNNING })?;
         match self.wait(RUNNING) {
             // The result is complete, so there is no need to wait until the guest is off.
-            Stop::Frame(Kind::Result, output) => {
+            Stop::Frame(FrameKind::Result, output) => {
                 let console = self.qemu.kill();
                 Ok(Ran { output, console, ready, boot_wall })
             }
@@ -293,9 +293,9 @@ impl GuestMonitor<'_> {
             match self.qemu.next(left.min(CANCEL_POLL)) {
                 Message::Nothing => {}
                 Message::Frame(frame) => {
-                    let fits = (frame.kind == Kind::Ready) == (phase == BOOTING);
+                    let fits = (frame.kind == FrameKind::Ready) == (phase == BOOTING);
                     return match frame.kind {
-                        Kind::Failed => Stop::Frame(frame.kind, frame.payload),
+                        FrameKind::Failed => Stop::Frame(frame.kind, frame.payload),
                         kind if fits => Stop::Frame(kind, frame.payload),
                         _ => Stop::Broken("it sent a frame out of order".to_owned()),
                     };
@@ -362,7 +362,7 @@ fn check_ready(ready: &Ready) -> Result<(), VmError> {
 }
 
 enum Stop {
-    Frame(Kind, Vec<u8>),
+    Frame(FrameKind, Vec<u8>),
     Broken(String),
     Ended,
     Deadline,

@@ -31,7 +31,7 @@ pub(crate) enum EntryError {
     Size,
 }
 
-struct Entry<'a> {
+struct CpioEntry<'a> {
     name: &'a str,
     mode: u32,
     device: (u32, u32),
@@ -54,7 +54,7 @@ impl Archive {
             return Err(EntryError::Size);
         }
         self.parents(name);
-        self.entry(Entry { name, mode: S_IFREG | (mode & 0o7777), device: (0, 0), data });
+        self.entry(CpioEntry { name, mode: S_IFREG | (mode & 0o7777), device: (0, 0), data });
         Ok(())
     }
 
@@ -62,13 +62,13 @@ impl Archive {
     pub fn char_device(&mut self, path: &str, device: (u32, u32)) -> Result<(), EntryError> {
         let name = inner(path)?;
         self.parents(name);
-        self.entry(Entry { name, mode: S_IFCHR | 0o600, device, data: &[] });
+        self.entry(CpioEntry { name, mode: S_IFCHR | 0o600, device, data: &[] });
         Ok(())
     }
 
     /// Adds the trailer and returns the archive.
     pub fn finish(mut self) -> Vec<u8> {
-        self.entry(Entry { name: TRAILER, mode: 0, device: (0, 0), data: &[] });
+        self.entry(CpioEntry { name: TRAILER, mode: 0, device: (0, 0), data: &[] });
         self.bytes
     }
 
@@ -80,13 +80,13 @@ impl Archive {
 
     fn own_dir(&mut self, name: &str) {
         if self.dirs.insert(name.to_owned()) {
-            self.entry(Entry { name, mode: S_IFDIR | 0o755, device: (0, 0), data: &[] });
+            self.entry(CpioEntry { name, mode: S_IFDIR | 0o755, device: (0, 0), data: &[] });
         }
     }
 
     /// Writes an entry: a header of thirteen hexadecimal numbers, the name, the data. Name and data
     /// are each padded to a multiple of four bytes.
-    fn entry(&mut self, entry: Entry<'_>) {
+    fn entry(&mut self, entry: CpioEntry<'_>) {
         self.inode += 1;
         let is_dir = entry.mode & S_IFDIR != 0;
         let fields = [

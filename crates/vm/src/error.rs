@@ -56,7 +56,7 @@ impl fmt::Display for Console {
 
 /// Cause of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum VmFault {
     /// The request cannot be fulfilled.
     Input,
     /// The host lacks a program, memory or a working KVM.
@@ -246,7 +246,7 @@ impl VmError {
     }
 
     /// Classifies the error; the exit code follows from the class.
-    pub fn fault(&self) -> Fault {
+    pub fn fault(&self) -> VmFault {
         match self {
             VmError::NoKernel { .. }
             | VmError::Kernel { .. }
@@ -254,19 +254,19 @@ impl VmError {
             | VmError::GuestMemory { .. }
             | VmError::Program(_)
             | VmError::File { .. }
-            | VmError::Lacks { .. } => Fault::Input,
+            | VmError::Lacks { .. } => VmFault::Input,
             VmError::NoQemu { .. }
             | VmError::Architecture { .. }
             | VmError::HostMemory { .. }
             | VmError::NoKvm { .. }
             | VmError::Host { .. }
-            | VmError::QemuDied { .. } => Fault::Host,
+            | VmError::QemuDied { .. } => VmFault::Host,
             VmError::Panicked { .. }
             | VmError::Topology { .. }
             | VmError::GuestFailed { .. }
             | VmError::Deadline { .. }
-            | VmError::NoResult { .. } => Fault::Guest,
-            VmError::Cancelled { .. } => Fault::Cancelled,
+            | VmError::NoResult { .. } => VmFault::Guest,
+            VmError::Cancelled { .. } => VmFault::Cancelled,
         }
     }
 }

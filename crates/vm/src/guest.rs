@@ -24,7 +24,7 @@ use nix::unistd::{ForkResult, Pid, fork, setsid};
 use scxlab_machine::topology::sysfs::{self, SysfsReader};
 
 use crate::initramfs;
-use crate::protocol::{self, Kind, Ready};
+use crate::protocol::{self, FrameKind, Ready};
 use crate::qemu::MARKER;
 use crate::shape;
 
@@ -90,7 +90,7 @@ impl Guest {
 
     /// Ends the guest and returns `output` from [`crate::boot()`] on the host.
     pub fn finish(&self, output: &[u8]) -> ! {
-        end(&self.port, Kind::Result, output)
+        end(&self.port, FrameKind::Result, output)
     }
 
     /// Ends the guest without a result; the host shows the reason.
@@ -127,7 +127,8 @@ fn begin(mut port: &File) -> Result<(Vec<String>, Vec<u32>), String> {
         lacks: lacks(&read(initramfs::NEEDS)?),
         topology: shape::difference(&read(initramfs::SHAPE)?, &found),
     };
-    protocol::send(&mut port, Kind::Ready, &ready.to_bytes()).map_err(|why| why.to_string())?;
+    protocol::send(&mut port, FrameKind::Ready, &ready.to_bytes())
+        .map_err(|why| why.to_string())?;
     Ok((args, guest_cpus))
 }
 
@@ -159,13 +160,13 @@ fn reap_until(program: Pid, port: &File) -> ! {
 }
 
 fn fail(port: &File, why: &str) -> ! {
-    end(port, Kind::Failed, why.as_bytes())
+    end(port, FrameKind::Failed, why.as_bytes())
 }
 
 /// Sends the last frame, after all printed output. The host ends the guest once it has read the
 /// frame. The guest must not power off before, because output that QEMU has not passed on by then
 /// is lost.
-fn end(mut port: &File, kind: Kind, payload: &[u8]) -> ! {
+fn end(mut port: &File, kind: FrameKind, payload: &[u8]) -> ! {
     let _ = io::stdout().flush();
     let _ = nix::sys::termios::tcdrain(io::stdout());
     match protocol::send(&mut port, kind, payload) {

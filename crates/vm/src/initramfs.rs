@@ -122,6 +122,6 @@ mod tests {
     fn a_bad_path_is_the_callers_fault() {
         let file = GuestFile { path: "data".into(), data: vec![], mode: 0o600 };
         let refused = build(&contents(&[file], &[])).unwrap_err();
-        assert_eq!(refused.fault(), crate::Fault::Input);
+        assert_eq!(refused.fault(), crate::VmFault::Input);
     }
 }

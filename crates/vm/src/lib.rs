@@ -39,10 +39,10 @@ pub mod setup;
 mod shape;
 
 pub use accel::{Accel, Engine, probe_kvm};
-pub use boot::{GuestFile, Need, Outcome, VmSpec, boot, find_qemu};
+pub use boot::{BootOutcome, GuestFile, Need, VmSpec, boot, find_qemu};
 pub use closure::ClosureError;
 pub use elf::ElfError;
-pub use error::{Console, Fault, VmError};
+pub use error::{Console, VmError, VmFault};
 pub use shape::ShapeError;
 
 /// Returns whether a guest of that machine numbers its CPUs as the machine does. False also if QEMU

@@ -47,8 +47,8 @@ pub(crate) struct Launch {
 pub(crate) struct Qemu {
     child: KillOnDrop,
     frames: Receiver<Result<Frame, FrameError>>,
-    console: Reader,
-    stderr: Reader,
+    console: OutputReader,
+    stderr: OutputReader,
 }
 
 /// Result of waiting for a frame.
@@ -99,8 +99,8 @@ impl Launch {
         Ok(Qemu {
             child: KillOnDrop(child),
             frames,
-            console: Reader::start(console, CONSOLE_BYTES_MAX),
-            stderr: Reader::start(stderr, STDERR_BYTES_MAX),
+            console: OutputReader::start(console, CONSOLE_BYTES_MAX),
+            stderr: OutputReader::start(stderr, STDERR_BYTES_MAX),
         })
     }
 }
@@ -147,7 +147,7 @@ pub(crate) fn run_briefly(
     let fd = file.as_raw_fd();
     let (child, stderr) = spawn(program, &args(fd), [fd])?;
     let mut child = KillOnDrop(child);
-    let mut stderr = Reader::start(stderr, STDERR_BYTES_MAX);
+    let mut stderr = OutputReader::start(stderr, STDERR_BYTES_MAX);
     let has_given_up = || String::from_utf8_lossy(&stderr.so_far()).contains(last_words);
     let status = child.wait_exit_or(patience, has_given_up);
     child.end();
@@ -211,13 +211,13 @@ fn one_line(bytes: &[u8]) -> String {
 }
 
 /// Collects the end of a stream in the background.
-struct Reader {
+struct OutputReader {
     bytes: Arc<Mutex<Vec<u8>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Reader {
-    fn start(mut from: impl Read + Send + 'static, bytes_max: usize) -> Reader {
+impl OutputReader {
+    fn start(mut from: impl Read + Send + 'static, bytes_max: usize) -> OutputReader {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let into = Arc::clone(&bytes);
         let read = move || {
@@ -231,7 +231,7 @@ impl Reader {
                 }
             }
         };
-        Reader { bytes, thread: Some(std::thread::spawn(read)) }
+        OutputReader { bytes, thread: Some(std::thread::spawn(read)) }
     }
 
     fn so_far(&self) -> Vec<u8> {

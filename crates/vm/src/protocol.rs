@@ -22,9 +22,9 @@ const HEADER_BYTES: usize = 4 + 1 + 8 + 8;
 /// Bound on the length of a payload, in bytes; a larger length means a damaged header.
 const PAYLOAD_BYTES_MAX: u64 = 1 << 32;
 
-/// Kind of frame.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     /// The guest is up; the payload is a [`Ready`].
     Ready = 0,
     /// The payload is the output of the guest's program.
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
 /// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    pub kind: Kind,
+    pub kind: FrameKind,
     pub payload: Vec<u8>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) enum FrameError {
 }
 
 /// Writes one frame.
-pub(crate) fn send(to: &mut impl Write, kind: Kind, payload: &[u8]) -> io::Result<()> {
+pub(crate) fn send(to: &mut impl Write, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
     let mut header = Vec::with_capacity(HEADER_BYTES);
     header.extend_from_slice(&MAGIC);
     header.push(kind as u8);
@@ -79,9 +79,9 @@ pub(crate) fn receive(from: &mut impl Read) -> Result<Frame, FrameError> {
         return Err(FrameError::Damaged { why: "it does not start with the expected magic" });
     }
     let kind = match header[4] {
-        0 => Kind::Ready,
-        1 => Kind::Result,
-        2 => Kind::Failed,
+        0 => FrameKind::Ready,
+        1 => FrameKind::Result,
+        2 => FrameKind::Failed,
         _ => return Err(FrameError::Damaged { why: "an unknown kind" }),
     };
     let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
@@ -101,7 +101,7 @@ pub(crate) fn receive(from: &mut impl Read) -> Result<Frame, FrameError> {
     Ok(Frame { kind, payload })
 }
 
-fn hash(kind: Kind, payload: &[u8]) -> u64 {
+fn hash(kind: FrameKind, payload: &[u8]) -> u64 {
     let mut hash = StableHash::new(kind as u64);
     hash.add_bytes(payload);
     hash.finish()
@@ -164,7 +164,7 @@ impl Ready {
 mod tests {
     use super::*;
 
-    fn frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
+    fn frame(kind: FrameKind, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         send(&mut bytes, kind, payload).unwrap();
         bytes
@@ -172,22 +172,22 @@ mod tests {
 
     #[test]
     fn frames_follow_each_other() {
-        let mut bytes = frame(Kind::Ready, b"");
-        bytes.extend(frame(Kind::Result, &[7; 100_000]));
-        bytes.extend(frame(Kind::Failed, b"why"));
+        let mut bytes = frame(FrameKind::Ready, b"");
+        bytes.extend(frame(FrameKind::Result, &[7; 100_000]));
+        bytes.extend(frame(FrameKind::Failed, b"why"));
         let mut from = bytes.as_slice();
-        assert_eq!(receive(&mut from).unwrap(), Frame { kind: Kind::Ready, payload: vec![] });
+        assert_eq!(receive(&mut from).unwrap(), Frame { kind: FrameKind::Ready, payload: vec![] });
         assert_eq!(receive(&mut from).unwrap().payload.len(), 100_000);
         assert_eq!(
             receive(&mut from).unwrap(),
-            Frame { kind: Kind::Failed, payload: b"why".to_vec() }
+            Frame { kind: FrameKind::Failed, payload: b"why".to_vec() }
         );
         assert!(matches!(receive(&mut from), Err(FrameError::End)));
     }
 
     #[test]
     fn every_cut_is_noticed() {
-        let bytes = frame(Kind::Result, b"some result");
+        let bytes = frame(FrameKind::Result, b"some result");
         for len in 1..bytes.len() {
             let got = receive(&mut &bytes[..len]);
             assert!(matches!(got, Err(FrameError::Truncated { .. })), "{len}: {got:?}");
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_noticed() {
-        let bytes = frame(Kind::Result, b"some result");
+        let bytes = frame(FrameKind::Result, b"some result");
         for at in 0..bytes.len() {
             for bit in 0..8 {
                 let mut bytes = bytes.clone();

@@ -25,7 +25,7 @@ use crate::image;
 
 /// A kernel that is ready to boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kernel {
+pub struct KernelImage {
     /// Path of the image, for [`crate::VmSpec::kernel`].
     pub image: PathBuf,
     /// Release of the kernel.
@@ -120,7 +120,7 @@ pub fn cache_dir() -> Result<PathBuf, SetupError> {
 }
 
 /// Returns the prepared kernel, if there is one; reads its image and compares the checksum.
-pub fn find(cache: &Path) -> Result<Option<Kernel>, SetupError> {
+pub fn find(cache: &Path) -> Result<Option<KernelImage>, SetupError> {
     let current = cache.join("kernel/current");
     let release = match fs::read_to_string(&current) {
         Ok(release) => release.trim().to_owned(),
@@ -137,12 +137,12 @@ pub fn find(cache: &Path) -> Result<Option<Kernel>, SetupError> {
         return Err(SetupError::Damaged { path: image });
     }
     let config = config_of(&image);
-    Ok(Some(Kernel { image, release, config }))
+    Ok(Some(KernelImage { image, release, config }))
 }
 
 /// Fetches a kernel that Debian has backported, checks it and keeps it: the pinned version, or the
 /// newest if Debian no longer has that version. Calls `say` at each step.
-pub fn prepare(cache: &Path, say: &mut dyn FnMut(&str)) -> Result<Kernel, SetupError> {
+pub fn prepare(cache: &Path, say: &mut dyn FnMut(&str)) -> Result<KernelImage, SetupError> {
     let work = Work::new(cache)?;
     let (image, config) = apt::fetch(&work.dir, say)?;
     say("checking the image");
@@ -150,7 +150,7 @@ pub fn prepare(cache: &Path, say: &mut dyn FnMut(&str)) -> Result<Kernel, SetupE
 }
 
 /// Keeps a copy of an existing image, as if `prepare` had fetched it.
-pub fn adopt(cache: &Path, image: &Path, config: Option<&Path>) -> Result<Kernel, SetupError> {
+pub fn adopt(cache: &Path, image: &Path, config: Option<&Path>) -> Result<KernelImage, SetupError> {
     image::check(image)?;
     let facts = image::inspect(image)?;
     let unnamed = || SetupError::Missing(format!("{} does not say its release", image.display()));
@@ -181,7 +181,7 @@ pub fn adopt(cache: &Path, image: &Path, config: Option<&Path>) -> Result<Kernel
     fs::rename(&current, cache.join("kernel/current")).map_err(at(current))?;
     let image = place.join("image");
     let config = config_of(&image);
-    Ok(Kernel { image, release, config })
+    Ok(KernelImage { image, release, config })
 }
 
 /// A working directory, which is removed when this value is dropped. If a killed process left such

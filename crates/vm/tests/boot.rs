@@ -15,7 +15,9 @@ use scxlab_machine::Topology;
 use scxlab_machine::topology::spec::{Sizes, Spec};
 use scxlab_machine::topology::sysfs;
 use scxlab_vm::guest::{self, Guest, Sys};
-use scxlab_vm::{Accel, Fault, GuestFile, Need, Outcome, VmError, VmSpec, boot, probe_kvm, setup};
+use scxlab_vm::{
+    Accel, BootOutcome, GuestFile, Need, VmError, VmFault, VmSpec, boot, probe_kvm, setup,
+};
 
 /// Far above the time that a busy machine needs: only a hang reaches it.
 const DEADLINE: Duration = Duration::from_secs(45 * 60);
@@ -98,7 +100,7 @@ fn topologies(kernel: &Path) -> Duration {
     first
 }
 
-fn report(kernel: &Path, name: &str, accel: Accel, check: impl Fn(&Outcome)) -> Duration {
+fn report(kernel: &Path, name: &str, accel: Accel, check: impl Fn(&BootOutcome)) -> Duration {
     let machine = machine(name);
     let mut spec = spec(&machine, kernel, &["report", "two words", ""]);
     spec.accel = accel;
@@ -124,7 +126,7 @@ fn report(kernel: &Path, name: &str, accel: Accel, check: impl Fn(&Outcome)) -> 
     outcome.boot_wall
 }
 
-fn check_report(outcome: &Outcome) {
+fn check_report(outcome: &BootOutcome) {
     let console = outcome.console.text();
     assert!(outcome.release.starts_with(|c: char| c.is_ascii_digit()), "{}", outcome.release);
     for line in [
@@ -169,7 +171,7 @@ fn panic_is_reported(kernel: &Path, _: Duration) {
     let why = small(kernel, "panic", |_| {});
     assert!(matches!(why, VmError::Panicked { .. }), "{why}");
     assert!(why.console().unwrap().text().contains("about to panic"), "{why}");
-    assert_eq!(why.fault(), Fault::Guest);
+    assert_eq!(why.fault(), VmFault::Guest);
 }
 
 fn death_is_reported(kernel: &Path, _: Duration) {

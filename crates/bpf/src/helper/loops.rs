@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Helpers that call back: `bpf_loop` and `bpf_for_each_map_elem`.
 
+use super::HelperResult;
 use super::map::{can_walk, no_map, wrong};
 use crate::errno::*;
-use crate::fault::Fault;
 use crate::map::{Map, MapKind};
 use crate::vm::{CallSite, Host, Vm, callback};
-
-type Outcome = Result<u64, Fault>;
 
 /// The kernel's BPF_MAX_LOOPS.
 pub const MAX_LOOPS: u32 = 8 << 20;
@@ -16,7 +14,7 @@ pub fn bpf_loop<H: Host>(
     h: &mut H,
     site: CallSite,
     [count, func, ctx, flags]: [u64; 4],
-) -> Outcome {
+) -> HelperResult {
     let count = count as u32;
     if flags != 0 {
         return Ok(neg(EINVAL));
@@ -38,7 +36,7 @@ pub fn for_each_map_elem<H: Host>(
     h: &mut H,
     site: CallSite,
     [map, func, ctx, flags]: [u64; 4],
-) -> Outcome {
+) -> HelperResult {
     if flags != 0 {
         return Ok(neg(EINVAL));
     }

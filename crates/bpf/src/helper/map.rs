@@ -3,25 +3,24 @@
 //!
 //! Owns: reading keys, refusing maps of the wrong type. Does not: hold elements (see `crate::map`).
 
+use super::HelperResult;
 use super::status;
 use crate::errno::*;
 use crate::fault::Fault;
-use crate::map::{Cpus, Ctx, Map, MapKind, Source, map_type};
+use crate::map::{Cpus, Map, MapCtx, MapKind, Source, map_type};
 use crate::mem::Memory;
 use crate::vm::{Host, Storage, Vm};
-
-type Outcome = Result<u64, Fault>;
 
 /// Longest key in bytes that is copied without an allocation.
 const SHORT_KEY: usize = 64;
 
 #[inline]
-pub fn lookup<H: Host>(h: &mut H, map: u64, key: u64) -> Outcome {
+pub fn lookup<H: Host>(h: &mut H, map: u64, key: u64) -> HelperResult {
     let cpu = h.cpu();
     lookup_on(h.vm(), map, key, cpu)
 }
 
-pub fn lookup_percpu<H: Host>(h: &mut H, map: u64, key: u64, cpu: u64) -> Outcome {
+pub fn lookup_percpu<H: Host>(h: &mut H, map: u64, key: u64, cpu: u64) -> HelperResult {
     let vm = h.vm();
     let cpu = cpu as u32;
     if cpu >= vm.nr_cpus {
@@ -31,7 +30,7 @@ pub fn lookup_percpu<H: Host>(h: &mut H, map: u64, key: u64, cpu: u64) -> Outcom
 }
 
 #[inline]
-fn lookup_on(vm: &mut Vm, map: u64, key: u64, cpu: u32) -> Outcome {
+fn lookup_on(vm: &mut Vm, map: u64, key: u64, cpu: u32) -> HelperResult {
     let Some(found) = vm.maps.by_addr(map) else {
         return Err(no_map("bpf_map_lookup_elem", map));
     };
@@ -46,7 +45,7 @@ fn work_on_value(vm: &mut Vm, map: u64) -> Result<(), Fault> {
     vm.work(size.into())
 }
 
-pub fn update<H: Host>(h: &mut H, map: u64, key: u64, value: u64, flags: u64) -> Outcome {
+pub fn update<H: Host>(h: &mut H, map: u64, key: u64, value: u64, flags: u64) -> HelperResult {
     let cpu = h.cpu();
     work_on_value(h.vm(), map)?;
     let (found, mut ctx) = find(h.vm(), "bpf_map_update_elem", map)?;
@@ -65,14 +64,14 @@ pub fn update<H: Host>(h: &mut H, map: u64, key: u64, value: u64, flags: u64) ->
     Ok(status(found.update(&mut ctx, key, Source::Guest(value), flags, Cpus::One(cpu))))
 }
 
-pub fn delete<H: Host>(h: &mut H, map: u64, key: u64) -> Outcome {
+pub fn delete<H: Host>(h: &mut H, map: u64, key: u64) -> HelperResult {
     let (found, mut ctx) = find(h.vm(), "bpf_map_delete_elem", map)?;
     let (mut short, mut long) = ([0; SHORT_KEY], Vec::new());
     let key = copy_key(ctx.mem, key, found, &mut short, &mut long)?;
     Ok(status(found.delete(&mut ctx, key)))
 }
 
-pub fn push<H: Host>(h: &mut H, map: u64, value: u64, flags: u64) -> Outcome {
+pub fn push<H: Host>(h: &mut H, map: u64, value: u64, flags: u64) -> HelperResult {
     work_on_value(h.vm(), map)?;
     let (found, ctx) = find(h.vm(), "bpf_map_push_elem", map)?;
     let MapKind::Queue(queue) = &mut found.kind else {
@@ -85,7 +84,7 @@ pub fn push<H: Host>(h: &mut H, map: u64, value: u64, flags: u64) -> Outcome {
     Ok(status(queue.push(value, flags)))
 }
 
-pub fn pop<H: Host>(h: &mut H, map: u64, value: u64) -> Outcome {
+pub fn pop<H: Host>(h: &mut H, map: u64, value: u64) -> HelperResult {
     work_on_value(h.vm(), map)?;
     let (found, ctx) = find(h.vm(), "bpf_map_pop_elem", map)?;
     let MapKind::Queue(queue) = &mut found.kind else {
@@ -95,7 +94,7 @@ pub fn pop<H: Host>(h: &mut H, map: u64, value: u64) -> Outcome {
     Ok(status(queue.pop(value)))
 }
 
-pub fn peek<H: Host>(h: &mut H, map: u64, value: u64) -> Outcome {
+pub fn peek<H: Host>(h: &mut H, map: u64, value: u64) -> HelperResult {
     work_on_value(h.vm(), map)?;
     let (found, ctx) = find(h.vm(), "bpf_map_peek_elem", map)?;
     let MapKind::Queue(queue) = &found.kind else {
@@ -106,7 +105,11 @@ pub fn peek<H: Host>(h: &mut H, map: u64, value: u64) -> Outcome {
 }
 
 /// Models `bpf_task_storage_get` and `bpf_cgrp_storage_get`. Flag 1 creates a missing value.
-pub fn storage_get<H: Host>(h: &mut H, id: u32, [map, owner, init, flags]: [u64; 4]) -> Outcome {
+pub fn storage_get<H: Host>(
+    h: &mut H,
+    id: u32,
+    [map, owner, init, flags]: [u64; 4],
+) -> HelperResult {
     let (call, kind) = match id {
         156 => ("bpf_task_storage_get", Storage::Task),
         _ => ("bpf_cgrp_storage_get", Storage::Cgroup),
@@ -137,7 +140,7 @@ pub fn storage_get<H: Host>(h: &mut H, id: u32, [map, owner, init, flags]: [u64;
     Ok(found.storage_get(&mut ctx, owner, true, source).unwrap_or(0))
 }
 
-pub fn storage_delete<H: Host>(h: &mut H, id: u32, [map, owner]: [u64; 2]) -> Outcome {
+pub fn storage_delete<H: Host>(h: &mut H, id: u32, [map, owner]: [u64; 2]) -> HelperResult {
     let (call, kind) = match id {
         157 => ("bpf_task_storage_delete", Storage::Task),
         _ => ("bpf_cgrp_storage_delete", Storage::Cgroup),
@@ -153,7 +156,11 @@ pub fn storage_delete<H: Host>(h: &mut H, id: u32, [map, owner]: [u64; 2]) -> Ou
 }
 
 /// Models `bpf_perf_event_read` and `bpf_perf_event_read_value` on an array that holds no events.
-pub fn perf_event_read<H: Host>(h: &mut H, id: u32, [map, flags, buf, size]: [u64; 4]) -> Outcome {
+pub fn perf_event_read<H: Host>(
+    h: &mut H,
+    id: u32,
+    [map, flags, buf, size]: [u64; 4],
+) -> HelperResult {
     const INDEX: u64 = 0xffff_ffff;
     const VALUE_SIZE: u64 = 24;
     let cpu = u64::from(h.cpu());
@@ -180,7 +187,7 @@ pub(super) fn find<'v>(
     vm: &'v mut Vm,
     call: &'static str,
     map: u64,
-) -> Result<(&'v mut Map, Ctx<'v>), Fault> {
+) -> Result<(&'v mut Map, MapCtx<'v>), Fault> {
     let (maps, ctx) = vm.split_maps();
     match maps.by_addr(map) {
         Some(found) => Ok((found, ctx)),

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Helpers that read and compare memory, and swap a kernel pointer.
 
+use super::HelperResult;
 use crate::errno::*;
-use crate::fault::{Access, Fault};
+use crate::fault::Access;
 use crate::vm::Host;
-
-type Outcome = Result<u64, Fault>;
 
 /// Number of bytes in whose multiples a comparison counts its work.
 const STRIDE: u64 = 4096;
 
 /// Models `bpf_probe_read*`. If the source is not readable, the helper zeroes the destination and
 /// returns -EFAULT.
-pub fn probe_read<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outcome {
+pub fn probe_read<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> HelperResult {
     let size = u64::from(size as u32);
     h.vm().mem.bytes_mut(dst, size)?;
     h.vm().work(size)?;
@@ -27,7 +26,7 @@ pub fn probe_read<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outcome 
 
 /// Models `bpf_probe_read*_str`. The helper truncates a string that is too long, always writes a
 /// NUL, and returns the length including the NUL.
-pub fn probe_read_str<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outcome {
+pub fn probe_read_str<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> HelperResult {
     let mem = &mut h.vm().mem;
     let size = u64::from(size as u32);
     mem.bytes_mut(dst, size)?;
@@ -51,7 +50,7 @@ pub fn probe_read_str<H: Host>(h: &mut H, dst: u64, size: u64, src: u64) -> Outc
 }
 
 /// Models `bpf_strncmp`: the first string need not end with a NUL, the second must.
-pub fn strncmp<H: Host>(h: &mut H, left: u64, size: u64, right: u64) -> Outcome {
+pub fn strncmp<H: Host>(h: &mut H, left: u64, size: u64, right: u64) -> HelperResult {
     for at in 0..u64::from(size as u32) {
         if at != 0 && at.is_multiple_of(STRIDE) {
             h.vm().work(STRIDE)?;
@@ -70,7 +69,7 @@ pub fn strncmp<H: Host>(h: &mut H, left: u64, size: u64, right: u64) -> Outcome 
 }
 
 /// Models `bpf_kptr_xchg`: stores a reference in a value's field and returns the old one.
-pub fn kptr_xchg<H: Host>(h: &mut H, field: u64, ptr: u64) -> Outcome {
+pub fn kptr_xchg<H: Host>(h: &mut H, field: u64, ptr: u64) -> HelperResult {
     let mem = &mut h.vm().mem;
     let old = mem.read::<u64>(field)?;
     mem.write(field, ptr)?;

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Helpers that format text.
 
+use super::HelperResult;
 use crate::errno::*;
 use crate::fault::Fault;
 use crate::fmt::{MAX_TEXT, format, format_bstr};
 use crate::vm::Host;
 
-type Outcome = Result<u64, Fault>;
-
 /// Models `bpf_trace_printk`: up to three arguments, in registers.
-pub fn trace_printk<H: Host>(h: &mut H, [fmt, size, a, b, c]: [u64; 5]) -> Outcome {
+pub fn trace_printk<H: Host>(h: &mut H, [fmt, size, a, b, c]: [u64; 5]) -> HelperResult {
     let text = match fmt_bytes(h, fmt, size)? {
         Some(fmt) => format(&h.vm().mem, &fmt, &[a, b, c]),
         None => Err(EINVAL),
@@ -18,7 +17,7 @@ pub fn trace_printk<H: Host>(h: &mut H, [fmt, size, a, b, c]: [u64; 5]) -> Outco
 }
 
 /// Models `bpf_trace_vprintk`: arguments in an array.
-pub fn trace_vprintk<H: Host>(h: &mut H, [fmt, size, data, data_len]: [u64; 4]) -> Outcome {
+pub fn trace_vprintk<H: Host>(h: &mut H, [fmt, size, data, data_len]: [u64; 4]) -> HelperResult {
     let text = match fmt_bytes(h, fmt, size)? {
         Some(fmt) => format_bstr(&h.vm().mem, &fmt, data, data_len as u32),
         None => Err(EINVAL),
@@ -28,7 +27,7 @@ pub fn trace_vprintk<H: Host>(h: &mut H, [fmt, size, data, data_len]: [u64; 4]) 
 
 /// Models `bpf_snprintf`. Returns the length of the complete text with its NUL, even if the buffer
 /// holds less.
-pub fn snprintf<H: Host>(h: &mut H, [out, size, fmt, data, data_len]: [u64; 5]) -> Outcome {
+pub fn snprintf<H: Host>(h: &mut H, [out, size, fmt, data, data_len]: [u64; 5]) -> HelperResult {
     let mem = &mut h.vm().mem;
     let size = u64::from(size as u32);
     mem.bytes_mut(out, size)?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Ring buffer helpers, with and without dynptrs, and the drain of user ring buffers.
 
+use super::HelperResult;
 use super::dynptr::MAX_SIZE;
 use super::map::{find, wrong};
 use super::{Dynptr, status};
@@ -11,14 +12,12 @@ use crate::map::ringbuf::{Ringbuf, UserRingbuf};
 use crate::mem::Memory;
 use crate::vm::{CallSite, Host, Vm, callback};
 
-type Outcome = Result<u64, Fault>;
-
 /// BPF_RB_NO_WAKEUP | BPF_RB_FORCE_WAKEUP. These flags have no effect, because consumers poll.
 const WAKEUP_FLAGS: u64 = 3;
 /// Largest number of records per drain. The kernel's BPF_MAX_USER_RINGBUF_SAMPLES.
 const MAX_SAMPLES: u64 = 128 << 10;
 
-pub fn call<H: Host>(h: &mut H, id: u32, args: [u64; 4]) -> Outcome {
+pub fn call<H: Host>(h: &mut H, id: u32, args: [u64; 4]) -> HelperResult {
     let vm = h.vm();
     let [a, b, c, d] = args;
     match id {
@@ -49,7 +48,7 @@ fn with_ring<T>(
     }
 }
 
-fn output(vm: &mut Vm, [map, data, size, flags]: [u64; 4]) -> Outcome {
+fn output(vm: &mut Vm, [map, data, size, flags]: [u64; 4]) -> HelperResult {
     vm.mem.bytes(data, size)?;
     vm.work(size)?;
     let copied = with_ring(vm, "bpf_ringbuf_output", map, |ring, mem| {
@@ -83,7 +82,7 @@ fn commit(vm: &mut Vm, sample: u64, discard: bool) -> Result<(), Fault> {
     }
 }
 
-fn query(vm: &mut Vm, map: u64, what: u64) -> Outcome {
+fn query(vm: &mut Vm, map: u64, what: u64) -> HelperResult {
     let (found, _) = find(vm, "bpf_ringbuf_query", map)?;
     match &found.kind {
         MapKind::Ringbuf(ring) => Ok(ring.query(what)),
@@ -92,7 +91,7 @@ fn query(vm: &mut Vm, map: u64, what: u64) -> Outcome {
     }
 }
 
-fn reserve_dynptr(vm: &mut Vm, map: u64, size: u32, flags: u64, out: u64) -> Outcome {
+fn reserve_dynptr(vm: &mut Vm, map: u64, size: u32, flags: u64, out: u64) -> HelperResult {
     Dynptr::default().store(&mut vm.mem, out)?;
     if flags != 0 {
         return Ok(neg(EINVAL));
@@ -109,7 +108,7 @@ fn reserve_dynptr(vm: &mut Vm, map: u64, size: u32, flags: u64, out: u64) -> Out
     Ok(0)
 }
 
-fn commit_dynptr(vm: &mut Vm, at: u64, discard: bool) -> Outcome {
+fn commit_dynptr(vm: &mut Vm, at: u64, discard: bool) -> HelperResult {
     let ptr = Dynptr::load(&vm.mem, at)?;
     if ptr.data != 0 {
         commit(vm, ptr.data, discard)?;
@@ -120,7 +119,11 @@ fn commit_dynptr(vm: &mut Vm, at: u64, discard: bool) -> Outcome {
 
 /// Models `bpf_user_ringbuf_drain`: calls `func(dynptr, ctx)` for each record until `func` returns
 /// non-zero. Returns the number of records, or an error.
-pub fn drain<H: Host>(h: &mut H, site: CallSite, [map, func, ctx, flags]: [u64; 4]) -> Outcome {
+pub fn drain<H: Host>(
+    h: &mut H,
+    site: CallSite,
+    [map, func, ctx, flags]: [u64; 4],
+) -> HelperResult {
     if flags & !WAKEUP_FLAGS != 0 {
         return Ok(neg(EINVAL));
     }
@@ -132,7 +135,13 @@ pub fn drain<H: Host>(h: &mut H, site: CallSite, [map, func, ctx, flags]: [u64; 
     result
 }
 
-fn drain_records<H: Host>(h: &mut H, site: CallSite, map: u64, func: u64, ctx: u64) -> Outcome {
+fn drain_records<H: Host>(
+    h: &mut H,
+    site: CallSite,
+    map: u64,
+    func: u64,
+    ctx: u64,
+) -> HelperResult {
     let mut samples = 0;
     while samples < MAX_SAMPLES {
         let vm = h.vm();

@@ -4,6 +4,7 @@
 //! Owns: the rules that a program takes a lock only once and that only the holder releases it. Does
 //! not: spend virtual time; `Host::lock` does.
 
+use super::HelperResult;
 use super::map::find;
 use crate::errno::*;
 use crate::fault::{Fault, FaultKind};
@@ -12,13 +13,11 @@ use crate::map::SpecialKind;
 use crate::timer::{Timer, TimerId, id_of_word, word_of_id};
 use crate::vm::Host;
 
-type Outcome = Result<u64, Fault>;
-
-pub fn spin_lock<H: Host>(h: &mut H, addr: u64) -> Outcome {
+pub fn spin_lock<H: Host>(h: &mut H, addr: u64) -> HelperResult {
     if lock(h, addr)? { Ok(0) } else { Err(lock_fault(addr, "taken while already held")) }
 }
 
-pub fn spin_unlock<H: Host>(h: &mut H, addr: u64) -> Outcome {
+pub fn spin_unlock<H: Host>(h: &mut H, addr: u64) -> HelperResult {
     unlock(h, addr)?;
     Ok(0)
 }
@@ -50,7 +49,7 @@ fn lock_fault(addr: u64, what: &'static str) -> Fault {
 }
 
 /// Dispatches `bpf_timer_init`, `_set_callback`, `_start` and `_cancel`: helpers 169 to 172.
-pub fn timer<H: Host>(h: &mut H, id: u32, [addr, arg, flags]: [u64; 3]) -> Outcome {
+pub fn timer<H: Host>(h: &mut H, id: u32, [addr, arg, flags]: [u64; 3]) -> HelperResult {
     match id {
         169 => timer_init(h, addr, arg, flags),
         170 => timer_set_callback(h, addr, arg),
@@ -59,7 +58,7 @@ pub fn timer<H: Host>(h: &mut H, id: u32, [addr, arg, flags]: [u64; 3]) -> Outco
     }
 }
 
-fn timer_init<H: Host>(h: &mut H, addr: u64, map: u64, flags: u64) -> Outcome {
+fn timer_init<H: Host>(h: &mut H, addr: u64, map: u64, flags: u64) -> HelperResult {
     const CLOCK_REALTIME: u64 = 0;
     const CLOCK_MONOTONIC: u64 = 1;
     const CLOCK_BOOTTIME: u64 = 7;
@@ -88,7 +87,7 @@ fn timer_init<H: Host>(h: &mut H, addr: u64, map: u64, flags: u64) -> Outcome {
     Ok(0)
 }
 
-fn timer_set_callback<H: Host>(h: &mut H, addr: u64, func: u64) -> Outcome {
+fn timer_set_callback<H: Host>(h: &mut H, addr: u64, func: u64) -> HelperResult {
     let Some(id) = timer_at(h, addr)? else {
         return Ok(neg(EINVAL));
     };
@@ -98,7 +97,7 @@ fn timer_set_callback<H: Host>(h: &mut H, addr: u64, func: u64) -> Outcome {
     Ok(0)
 }
 
-fn timer_start<H: Host>(h: &mut H, addr: u64, nsecs: u64, flags: u64) -> Outcome {
+fn timer_start<H: Host>(h: &mut H, addr: u64, nsecs: u64, flags: u64) -> HelperResult {
     const ABSOLUTE: u64 = 1;
     const CPU_PIN: u64 = 2;
     if flags & !(ABSOLUTE | CPU_PIN) != 0 {
@@ -120,7 +119,7 @@ fn timer_start<H: Host>(h: &mut H, addr: u64, nsecs: u64, flags: u64) -> Outcome
 }
 
 /// Cancels a timer and forgets its callback. Returns 1 if the timer was armed, 0 if not.
-fn timer_cancel<H: Host>(h: &mut H, addr: u64) -> Outcome {
+fn timer_cancel<H: Host>(h: &mut H, addr: u64) -> HelperResult {
     let Some(id) = timer_at(h, addr)? else {
         return Ok(neg(EINVAL));
     };

@@ -88,7 +88,7 @@ fn check_bounds(raw: &[RawInsn], funcs: &[Func]) -> Result<Vec<u32>, DecodeError
     Ok(order.iter().map(|func| func.start).collect())
 }
 
-type Outcome<T> = Result<T, DecodeErrorKind>;
+type DecodeResult<T> = Result<T, DecodeErrorKind>;
 
 struct Decoder<'a> {
     raw: &'a [RawInsn],
@@ -127,7 +127,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    fn insn(&self, at: u32) -> Outcome<Insn> {
+    fn insn(&self, at: u32) -> DecodeResult<Insn> {
         let raw = self.raw[at as usize];
         for reg in [raw.dst(), raw.src()] {
             if reg > 10 {
@@ -148,7 +148,7 @@ impl Decoder<'_> {
         Ok(insn)
     }
 
-    fn load_constant(&self, at: u32, raw: RawInsn) -> Outcome<Insn> {
+    fn load_constant(&self, at: u32, raw: RawInsn) -> DecodeResult<Insn> {
         if raw.code != 0x18 {
             let legacy = matches!(raw.code >> 5, 1 | 2);
             return Err(if legacy { Unsupported("legacy packet access") } else { Unknown });
@@ -166,7 +166,7 @@ impl Decoder<'_> {
         Ok(Insn { op: Op::LdImm64, dst: raw.dst(), src: 0, off: 0, imm: imm as i64 })
     }
 
-    fn jump(&self, at: u32, raw: RawInsn, narrow: bool) -> Outcome<Insn> {
+    fn jump(&self, at: u32, raw: RawInsn, narrow: bool) -> DecodeResult<Insn> {
         let register = raw.code & 8 != 0;
         let kind = raw.code >> 4;
         match (kind, register, narrow) {
@@ -192,26 +192,26 @@ impl Decoder<'_> {
         }
     }
 
-    fn branch(&self, at: u32, raw: RawInsn, narrow: bool) -> Outcome<Insn> {
+    fn branch(&self, at: u32, raw: RawInsn, narrow: bool) -> DecodeResult<Insn> {
         let (constant, register) = branch_ops(raw.code >> 4, narrow).ok_or(Unknown)?;
         let op = operand(raw, constant, register)?;
         let target = self.target(at, raw.off.into())?;
         Ok(Insn { op, dst: raw.dst(), src: raw.src(), off: target, imm: raw.imm.into() })
     }
 
-    fn goto(&self, op: Op, at: u32, distance: i64) -> Outcome<Insn> {
+    fn goto(&self, op: Op, at: u32, distance: i64) -> DecodeResult<Insn> {
         Ok(Insn { op, off: self.target(at, distance)?, ..PAD })
     }
 
     /// Returns the absolute index of a jump target inside this function.
-    fn target(&self, at: u32, distance: i64) -> Outcome<i32> {
+    fn target(&self, at: u32, distance: i64) -> DecodeResult<i32> {
         let target = i64::from(at) + 1 + distance;
         let inside = target >= i64::from(self.start) && target < i64::from(self.end);
         let target32 = i32::try_from(target).ok().filter(|_| inside);
         target32.ok_or(JumpTarget(target - i64::from(self.start)))
     }
 
-    fn call(&self, at: u32, raw: RawInsn, register: bool) -> Outcome<Insn> {
+    fn call(&self, at: u32, raw: RawInsn, register: bool) -> DecodeResult<Insn> {
         if register {
             zero(raw.src(), raw.off, raw.imm)?;
             return Ok(Insn { op: Op::CallReg, dst: raw.dst(), ..PAD });
@@ -237,12 +237,12 @@ impl Decoder<'_> {
 }
 
 /// Refuses non-zero values in fields that an instruction does not use.
-fn zero(regs: u8, off: i16, imm: i32) -> Outcome<()> {
+fn zero(regs: u8, off: i16, imm: i32) -> DecodeResult<()> {
     if regs == 0 && off == 0 && imm == 0 { Ok(()) } else { Err(Reserved) }
 }
 
 /// Returns the form of an operation that a raw instruction's operand bit selects.
-fn operand(raw: RawInsn, constant: Op, register: Op) -> Outcome<Op> {
+fn operand(raw: RawInsn, constant: Op, register: Op) -> DecodeResult<Op> {
     if raw.code & 8 != 0 {
         zero(0, 0, raw.imm)?;
         Ok(register)
@@ -252,11 +252,11 @@ fn operand(raw: RawInsn, constant: Op, register: Op) -> Outcome<Op> {
     }
 }
 
-fn plain(raw: RawInsn, op: Op) -> Outcome<Insn> {
+fn plain(raw: RawInsn, op: Op) -> DecodeResult<Insn> {
     Ok(Insn { op, dst: raw.dst(), src: raw.src(), off: raw.off.into(), imm: raw.imm.into() })
 }
 
-fn alu(raw: RawInsn, wide: bool) -> Outcome<Insn> {
+fn alu(raw: RawInsn, wide: bool) -> DecodeResult<Insn> {
     use Op::*;
     let register = raw.code & 8 != 0;
     let op = match (raw.code >> 4, raw.off) {
@@ -282,7 +282,7 @@ fn alu(raw: RawInsn, wide: bool) -> Outcome<Insn> {
     Ok(Insn { off: 0, ..plain(raw, op)? })
 }
 
-fn byte_order(raw: RawInsn, wide: bool) -> Outcome<Op> {
+fn byte_order(raw: RawInsn, wide: bool) -> DecodeResult<Op> {
     use Op::*;
     zero(raw.src(), 0, 0)?;
     let big = raw.code & 8 != 0;
@@ -301,7 +301,7 @@ fn byte_order(raw: RawInsn, wide: bool) -> Outcome<Op> {
 }
 
 /// Decodes moves with a non-zero offset: sign extension, and casts between address spaces.
-fn move_extended(raw: RawInsn, wide: bool) -> Outcome<Op> {
+fn move_extended(raw: RawInsn, wide: bool) -> DecodeResult<Op> {
     use Op::*;
     match (wide, raw.off, raw.imm) {
         // The immediate is `destination << 16 | source`. Address space 1 is the arena's, 0 the
@@ -322,7 +322,7 @@ fn move_extended(raw: RawInsn, wide: bool) -> Outcome<Op> {
     }
 }
 
-fn memory_load(raw: RawInsn) -> Outcome<Insn> {
+fn memory_load(raw: RawInsn) -> DecodeResult<Insn> {
     use Op::*;
     zero(0, 0, raw.imm)?;
     let op = match raw.code {
@@ -338,7 +338,7 @@ fn memory_load(raw: RawInsn) -> Outcome<Insn> {
     plain(raw, op)
 }
 
-fn store_constant(raw: RawInsn) -> Outcome<Insn> {
+fn store_constant(raw: RawInsn) -> DecodeResult<Insn> {
     use Op::*;
     zero(raw.src(), 0, 0)?;
     let op = match raw.code {
@@ -351,7 +351,7 @@ fn store_constant(raw: RawInsn) -> Outcome<Insn> {
     plain(raw, op)
 }
 
-fn store_register(raw: RawInsn) -> Outcome<Insn> {
+fn store_register(raw: RawInsn) -> DecodeResult<Insn> {
     use Op::*;
     let op = match raw.code {
         0x73 => StxB,
@@ -365,7 +365,7 @@ fn store_register(raw: RawInsn) -> Outcome<Insn> {
     plain(raw, op)
 }
 
-fn atomic(raw: RawInsn) -> Outcome<Insn> {
+fn atomic(raw: RawInsn) -> DecodeResult<Insn> {
     use Op::*;
     let op = match (raw.code, raw.imm) {
         (0xc3, 0x00) => AtomicAddW,
@@ -403,7 +403,7 @@ fn atomic(raw: RawInsn) -> Outcome<Insn> {
 
 /// Checks that an instruction does not write r10, and that a direct access through r10 lies in the
 /// frame.
-fn check_frame_pointer(insn: Insn) -> Outcome<()> {
+fn check_frame_pointer(insn: Insn) -> DecodeResult<()> {
     if written(insn) == Some(10) {
         return Err(WriteFramePointer);
     }

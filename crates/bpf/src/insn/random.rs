@@ -22,10 +22,10 @@ pub struct Program {
 
 /// How the first function receives its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum ProgramEntry {
     /// In registers r1 to r5, like a callback.
     Registers,
-    /// In an array whose address is in r1, like a struct_ops program.
+    /// In an array of 64-bit values whose address is in r1, as struct_ops programs receive theirs.
     Array,
 }
 
@@ -39,17 +39,17 @@ const FUNCS_MAX: usize = 4;
 
 /// Generates a program from arbitrary bytes.
 pub fn program(bytes: &[u8]) -> Program {
-    program_for(bytes, Entry::Registers)
+    program_for(bytes, ProgramEntry::Registers)
 }
 
 /// Generates a program from arbitrary bytes. Its first function receives its arguments as `entry`
 /// says.
-pub fn program_for(bytes: &[u8], entry: Entry) -> Program {
+pub fn program_for(bytes: &[u8], entry: ProgramEntry) -> Program {
     let mut bytes = Bytes { bytes, at: 0 };
     let count = 1 + bytes.below(FUNCS_MAX);
     let bodies: Vec<Vec<Slot>> = (0..count)
         .map(|nth| {
-            let entry = if nth == 0 { entry } else { Entry::Registers };
+            let entry = if nth == 0 { entry } else { ProgramEntry::Registers };
             Body::make(&mut bytes, count, entry)
         })
         .collect();
@@ -139,12 +139,12 @@ const SIZES: [(u8, i16); 4] = [(0x10, 1), (0x08, 2), (0x00, 4), (0x18, 8)];
 const SLOTS_MAX: usize = 220;
 
 impl Body<'_, '_> {
-    fn make(bytes: &mut Bytes<'_>, count: usize, entry: Entry) -> Vec<Slot> {
+    fn make(bytes: &mut Bytes<'_>, count: usize, entry: ProgramEntry) -> Vec<Slot> {
         let mut body = Body { bytes, slots: Vec::new(), count };
         for reg in 1..=3 {
             match entry {
-                Entry::Registers => body.push(0xbf, 5 + reg, reg, 0, 0),
-                Entry::Array => body.push(0x79, 5 + reg, 1, 8 * (i16::from(reg) - 1), 0),
+                ProgramEntry::Registers => body.push(0xbf, 5 + reg, reg, 0, 0),
+                ProgramEntry::Array => body.push(0x79, 5 + reg, 1, 8 * (i16::from(reg) - 1), 0),
             }
         }
         let statements = 4 + body.bytes.below(28);

@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::mem::offset_of;
 use std::ptr;
 
-use super::native::{Args, Entry};
+use super::native::{Args, CodeEntry};
 use super::{Code, FuncEntry};
 use crate::fault::Fault;
 use crate::mem::{GUEST_BASE, Memory};
@@ -225,13 +225,13 @@ impl Ctx {
         args: &Args,
         executed: u64,
         deadline: u64,
-    ) -> Option<Entry> {
+    ) -> Option<CodeEntry> {
         // SAFETY: an instance keeps its code until it gets another or is removed; then
         // `Contexts::forget` clears the slots.
         let slots = unsafe { &*self.slots };
         let code = slots.get(func.idx())?.entry(args, self.frames)?;
         self.deadline = deadline;
-        Some(Entry { code, executed })
+        Some(CodeEntry { code, executed })
     }
 
     /// Returns the origin of the call out that the code is making.

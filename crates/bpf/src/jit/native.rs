@@ -28,7 +28,7 @@ use crate::vm::{FuncId, Host, Vm, run};
 
 /// Address of a compiled function, and the number of instructions executed so far.
 #[derive(Clone, Copy)]
-pub struct Entry {
+pub struct CodeEntry {
     pub code: *const u8,
     pub executed: u64,
 }
@@ -54,7 +54,7 @@ impl Args {
 /// Runs a compiled function until it returns, in the next context, for which `entry` was just
 /// obtained.
 #[inline(always)]
-pub fn call<H: Host>(h: &mut H, entry: Entry, args: Args) -> Result<u64, Fault> {
+pub fn call<H: Host>(h: &mut H, entry: CodeEntry, args: Args) -> Result<u64, Fault> {
     let at = h.vm().contexts.take();
     // SAFETY: nothing else uses the context until it is given back.
     let value = unsafe { call_in(h, at, entry, args) }?;
@@ -72,7 +72,7 @@ pub fn call<H: Host>(h: &mut H, entry: Entry, args: Args) -> Result<u64, Fault> 
 pub unsafe fn call_in<H: Host>(
     h: &mut H,
     at: *mut Ctx,
-    entry: Entry,
+    entry: CodeEntry,
     args: Args,
 ) -> Result<u64, Fault> {
     let (host, cpu) = (ptr::from_mut(h).cast(), h.cpu());
@@ -98,7 +98,7 @@ pub unsafe fn call_in<H: Host>(
 /// `entry` is the code of a function that takes at most one argument if only one is passed, and the
 /// context fits it.
 #[inline(always)]
-unsafe fn jump(entry: Entry, ctx: *mut Ctx, fp: u64, args: Args) -> Pair {
+unsafe fn jump(entry: CodeEntry, ctx: *mut Ctx, fp: u64, args: Args) -> Pair {
     type R = u64;
     type Simple = extern "C" fn(*mut Ctx, R, R, R) -> Pair;
     type Code = extern "C" fn(*mut Ctx, R, R, R, R, R, R, R) -> Pair;
@@ -272,7 +272,8 @@ unsafe extern "C" fn kfunc<H: Host, const FIVE: bool>(
     }
 }
 
-/// Runs a function that is not compiled. The code has checked depth and limit.
+/// Runs a function that is not compiled. The machine code that calls has already checked the call
+/// depth and the instruction limit.
 unsafe extern "C" fn func<H: Host>(
     ctx: *mut Ctx,
     executed: u64,

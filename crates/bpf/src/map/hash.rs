@@ -30,7 +30,7 @@ pub struct Hash {
     len: u32,
     /// Heads of the chains of entries. The number of buckets is a power of two.
     buckets: Vec<u32>,
-    entries: Vec<Entry>,
+    entries: Vec<HashEntry>,
     /// Head of the list of unused entries, linked by `next`.
     free: u32,
     /// Oldest (or least recently used) and newest entry.
@@ -39,7 +39,7 @@ pub struct Hash {
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct HashEntry {
     addr: u64,
     hash: u32,
     /// Next entry in the bucket's chain.
@@ -117,7 +117,7 @@ impl Hash {
     }
 
     #[inline]
-    fn key_of<'m>(&self, mem: &'m Memory, entry: &Entry) -> &'m [u8] {
+    fn key_of<'m>(&self, mem: &'m Memory, entry: &HashEntry) -> &'m [u8] {
         mem.host_slice(entry.addr, self.key_size as usize)
     }
 
@@ -132,7 +132,7 @@ impl Hash {
         if self.len as usize >= self.buckets.len() {
             self.grow();
         }
-        let at = self.take_entry(Entry {
+        let at = self.take_entry(HashEntry {
             addr,
             hash: hash_key(key),
             next: NIL,
@@ -196,7 +196,7 @@ impl Hash {
         entry.addr + self.value_off
     }
 
-    fn unchain(&mut self, at: u32, entry: Entry) {
+    fn unchain(&mut self, at: u32, entry: HashEntry) {
         let bucket = entry.hash as usize & (self.buckets.len() - 1);
         if self.buckets[bucket] == at {
             self.buckets[bucket] = entry.next;
@@ -209,7 +209,7 @@ impl Hash {
         self.entries[walk as usize].next = entry.next;
     }
 
-    fn take_entry(&mut self, entry: Entry) -> u32 {
+    fn take_entry(&mut self, entry: HashEntry) -> u32 {
         if self.free == NIL {
             self.entries.push(entry);
             return self.entries.len() as u32 - 1;
@@ -259,7 +259,7 @@ impl Hash {
     }
 
     fn cut(&mut self, at: u32) {
-        let Entry { before, after, .. } = self.entries[at as usize];
+        let HashEntry { before, after, .. } = self.entries[at as usize];
         match self.entries.get_mut(before as usize) {
             Some(entry) => entry.after = after,
             None => self.first = after,

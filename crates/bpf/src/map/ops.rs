@@ -6,7 +6,7 @@
 //! the operations here.
 
 use super::hash::Insertion;
-use super::value::{Ctx, Source};
+use super::value::{MapCtx, Source};
 use super::{
     Map, MapId, MapKind, MapResult, MapTable, NOT_SUPPORTED, SpecialKind, map_type, update_flag,
 };
@@ -25,8 +25,8 @@ pub(crate) enum Cpus {
 
 impl Vm {
     /// Borrows the parts of the machine that map operations need, separately.
-    pub(crate) fn split_maps(&mut self) -> (&mut MapTable, Ctx<'_>) {
-        let ctx = Ctx {
+    pub(crate) fn split_maps(&mut self) -> (&mut MapTable, MapCtx<'_>) {
+        let ctx = MapCtx {
             mem: &mut self.mem,
             timers: &mut self.timers,
             objects: &mut self.objects,
@@ -77,7 +77,7 @@ impl Map {
 
     pub(crate) fn update(
         &mut self,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut MapCtx<'_>,
         key: &[u8],
         source: Source<'_>,
         flags: u64,
@@ -105,7 +105,7 @@ impl Map {
 
     fn update_array(
         &mut self,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut MapCtx<'_>,
         key: &[u8],
         source: Source<'_>,
         flags: u64,
@@ -132,7 +132,7 @@ impl Map {
 
     fn update_hash(
         &mut self,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut MapCtx<'_>,
         key: &[u8],
         source: Source<'_>,
         flags: u64,
@@ -163,7 +163,7 @@ impl Map {
 
     /// Inserts a zeroed element for a new key. A full LRU map evicts its least recently used
     /// element first.
-    fn insert_hash(&mut self, ctx: &mut Ctx<'_>, key: &[u8]) -> MapResult<u64> {
+    fn insert_hash(&mut self, ctx: &mut MapCtx<'_>, key: &[u8]) -> MapResult<u64> {
         let MapKind::Hash(hash) = &mut self.kind else {
             return Err(EINVAL);
         };
@@ -201,7 +201,7 @@ impl Map {
         })
     }
 
-    pub(crate) fn delete(&mut self, ctx: &mut Ctx<'_>, key: &[u8]) -> MapResult<()> {
+    pub(crate) fn delete(&mut self, ctx: &mut MapCtx<'_>, key: &[u8]) -> MapResult<()> {
         match &mut self.kind {
             MapKind::Hash(hash) => {
                 let value = hash.remove(ctx.mem, key).ok_or(ENOENT)?;
@@ -216,7 +216,7 @@ impl Map {
 
     /// Releases what a hash element holds, and frees its memory. The caller has removed the element
     /// from the index.
-    fn drop_element(&mut self, ctx: &mut Ctx<'_>, value: u64) {
+    fn drop_element(&mut self, ctx: &mut MapCtx<'_>, value: u64) {
         if self.has_special {
             let copies = if self.is_percpu() { ctx.nr_cpus } else { 1 };
             for copy in 0..copies {
@@ -229,7 +229,7 @@ impl Map {
         }
     }
 
-    fn clear(&mut self, ctx: &mut Ctx<'_>) {
+    fn clear(&mut self, ctx: &mut MapCtx<'_>) {
         match &mut self.kind {
             MapKind::Array(_) => self.clear_array(ctx),
             MapKind::Hash(_) => loop {
@@ -252,7 +252,7 @@ impl Map {
         }
     }
 
-    fn clear_array(&mut self, ctx: &mut Ctx<'_>) {
+    fn clear_array(&mut self, ctx: &mut MapCtx<'_>) {
         let MapKind::Array(array) = &self.kind else {
             return;
         };
@@ -272,7 +272,7 @@ impl Map {
     /// value, and fills it from `init`.
     pub(crate) fn storage_get(
         &mut self,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut MapCtx<'_>,
         owner: u64,
         create: bool,
         init: Source<'_>,
@@ -293,7 +293,7 @@ impl Map {
         Ok(value)
     }
 
-    pub(crate) fn storage_delete(&mut self, ctx: &mut Ctx<'_>, owner: u64) -> MapResult<()> {
+    pub(crate) fn storage_delete(&mut self, ctx: &mut MapCtx<'_>, owner: u64) -> MapResult<()> {
         let size = u64::from(self.stride);
         let MapKind::Storage(_, storage) = &mut self.kind else {
             return Err(EINVAL);

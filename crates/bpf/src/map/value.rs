@@ -12,7 +12,7 @@ use crate::timer::Timers;
 use crate::vm::{InstanceId, KptrKind};
 
 /// Everything that a map operation may access besides the map.
-pub(crate) struct Ctx<'v> {
+pub(crate) struct MapCtx<'v> {
     pub mem: &'v mut Memory,
     pub timers: &'v mut Timers,
     pub objects: &'v mut Objects,
@@ -29,7 +29,7 @@ pub(crate) enum Source<'a> {
     Zero,
 }
 
-impl Ctx<'_> {
+impl MapCtx<'_> {
     /// Releases what a value holds and gives the value new contents. Managed fields other than
     /// locks become zero.
     pub fn replace(&mut self, owner: InstanceId, def: &MapDef, at: u64, source: Source<'_>) {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::interp::{self, Invocation};
 use super::{FuncId, Host, InstanceId, Vm};
 use crate::fault::{Fault, FaultKind};
-use crate::jit::{self, Args, Entry, EntryFrame};
+use crate::jit::{self, Args, CodeEntry, EntryFrame};
 
 /// Runs `func` in frame `depth` of the current stack level until it returns. `setup` supplies r1 to
 /// r5.
@@ -71,7 +71,7 @@ impl Vm {
         func: FuncId,
         args: &Args,
         depth: u32,
-    ) -> Option<Entry> {
+    ) -> Option<CodeEntry> {
         let (executed, deadline) = (self.executed, self.deadline);
         if executed >= deadline {
             return None;

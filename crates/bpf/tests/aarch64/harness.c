@@ -41,7 +41,7 @@ struct calls {
 	void (*access)(struct ctx *);
 };
 
-/* `Ctx` of jit/ctx.rs, as far as code uses it. */
+/* `Ctx` of jit/ctx.rs, as far as machine code uses it. */
 struct ctx {
 	u8 *base, *mem;
 	const u8 *perms;
@@ -60,7 +60,7 @@ struct ctx {
 	u64 executed, why, nr_pcs;
 	u32 pcs[MAX_FRAMES];
 	u64 regs[10];
-	/* Code uses no field from here on. In place of these fields, `Ctx` has those for its host. */
+	/* Machine code uses no field from here on, so these need not match the fields of `Ctx`. */
 	u64 fp, depth;
 };
 
@@ -334,7 +334,10 @@ static struct pair inside(struct ctx *ctx, u64 func, u64 fp, u64 count, const u6
 	return pair;
 }
 
-/* Runs a function without an entry in the table. The code has checked depth and limit. */
+/*
+ * Runs a function whose word in `entries` is 0 (not compiled). The machine code that calls has
+ * already checked the call depth and the instruction limit.
+ */
 static struct pair func(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d)
 {
 	const u64 args[] = { a, b, c, d, ctx->out.r5 };

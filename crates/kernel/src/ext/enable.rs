@@ -6,7 +6,7 @@
 
 use super::exit::{ExitInfo, ExitKind};
 use super::op::Op;
-use super::program::Program;
+use super::program::ExtProgram;
 use super::stats::EventStats;
 use super::{EnableState, OpsData, Sched};
 use crate::bpf::flags::{ecode, exit, limit, ops, queue, slice};
@@ -35,7 +35,7 @@ const HOTPLUG: [Op; 2] = [Op::CpuOnline, Op::CpuOffline];
 impl Kernel {
     /// Attaches a scheduler on CPU 0, or on the first on-line CPU if CPU 0 is off line. `Ok` means
     /// that a link exists; `ext.root` and `ext.exits` tell whether the scheduler is still loaded.
-    pub fn attach(&mut self, program: Program, data: OpsData) -> Result<(), AttachError> {
+    pub fn attach(&mut self, program: ExtProgram, data: OpsData) -> Result<(), AttachError> {
         check_members(&data)?;
         if self.ext.state != EnableState::Disabled {
             return Err(AttachError::Busy);
@@ -54,7 +54,7 @@ impl Kernel {
         });
     }
 
-    fn enable(&mut self, program: Program, data: OpsData) {
+    fn enable(&mut self, program: ExtProgram, data: OpsData) {
         let timeout_ms =
             if data.timeout_ms == 0 { limit::WATCHDOG_MAX_MS } else { data.timeout_ms };
         self.ext.state = EnableState::Enabling;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Attachment of a linked object's `struct sched_ext_ops`.
 //!
-//! Owns: conversion of the table into a `Program` and its `OpsData`.
+//! Owns: conversion of the table into an `ExtProgram` and its `OpsData`.
 //! Models: libbpf `bpf_map__attach_struct_ops()` and kernel `bpf_scx_reg()`, 7.3.
 
 use super::OpsData;
 use super::enable::AttachError;
 use super::op::Op;
-use super::program::Program;
+use super::program::ExtProgram;
 use crate::kernel::Kernel;
 use scxlab_bpf::vm::FuncId;
 use scxlab_loader::link::{Loaded, LoadedStructOps};
@@ -49,7 +49,7 @@ impl Kernel {
             funcs[op as usize] = table.callback(op.name());
         }
         check_sleepable(loaded, &funcs)?;
-        let program = Program::Bpf { instance: loaded.instance, funcs: Rc::new(funcs) };
+        let program = ExtProgram::Bpf { instance: loaded.instance, funcs: Rc::new(funcs) };
         if self.ext.root.is_none() {
             self.attach_tracing(loaded);
         }

@@ -7,7 +7,7 @@
 use super::exit::ExitKind;
 use super::op::Op;
 use super::origin::Origin;
-use super::program::Program;
+use super::program::ExtProgram;
 use super::{DirectSlot, OpFrame};
 use crate::kernel::{Kernel, Stop};
 use scxlab_bpf::fault::{Fault, FaultKind};
@@ -83,12 +83,12 @@ impl Kernel {
         }
         let Some(sched) = &self.ext.root else { return 0 };
         let bpf = match &sched.program {
-            Program::Bpf { instance, funcs } => match funcs[op as usize] {
+            ExtProgram::Bpf { instance, funcs } => match funcs[op as usize] {
                 Some(func) => Some((*instance, func)),
                 None => return 0,
             },
-            Program::Native(ops) if ops.has(op) => None,
-            Program::Native(_) => return 0,
+            ExtProgram::Native(ops) if ops.has(op) => None,
+            ExtProgram::Native(_) => return 0,
         };
         let start = self.clock();
         let insns = self.vm.executed;
@@ -143,7 +143,7 @@ impl Kernel {
     #[inline(never)]
     fn op_native(&mut self, op: Op, args: &[u64]) -> u64 {
         match self.ext.root.as_ref().map(|sched| sched.program.clone()) {
-            Some(Program::Native(ops)) => ops.call(self, op, args),
+            Some(ExtProgram::Native(ops)) => ops.call(self, op, args),
             _ => 0,
         }
     }

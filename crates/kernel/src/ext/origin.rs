@@ -7,7 +7,7 @@
 //! Does not: describe the error (see `exit.rs`), or the wait of a stalled task (see `stall.rs`).
 
 use super::op::Op;
-use super::program::Program;
+use super::program::ExtProgram;
 use crate::kernel::Kernel;
 use scxlab_bpf::fault::{BacktraceFrame, Fault};
 use scxlab_bpf::vm::CallSite;
@@ -117,7 +117,7 @@ impl Kernel {
 
     /// Returns the place where the program of an operation begins.
     pub(super) fn first_line(&self, op: Op) -> Option<BacktraceFrame> {
-        let Program::Bpf { instance, funcs } = &self.ext.root.as_ref()?.program else {
+        let ExtProgram::Bpf { instance, funcs } = &self.ext.root.as_ref()?.program else {
             return None;
         };
         let image = self.vm.instance(*instance)?.image();

@@ -19,25 +19,25 @@ pub trait NativeOps {
 
 /// The code of a scheduler.
 #[derive(Clone)]
-pub enum Program {
+pub enum ExtProgram {
     Bpf { instance: InstanceId, funcs: Rc<[Option<FuncId>; Op::COUNT]> },
     Native(Rc<dyn NativeOps>),
 }
 
-impl Program {
+impl ExtProgram {
     pub fn has(&self, op: Op) -> bool {
         match self {
-            Program::Bpf { funcs, .. } => funcs[op as usize].is_some(),
-            Program::Native(ops) => ops.has(op),
+            ExtProgram::Bpf { funcs, .. } => funcs[op as usize].is_some(),
+            ExtProgram::Native(ops) => ops.has(op),
         }
     }
 }
 
-impl std::fmt::Debug for Program {
+impl std::fmt::Debug for ExtProgram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Program::Bpf { instance, .. } => write!(f, "Bpf({instance:?})"),
-            Program::Native(_) => f.write_str("Native"),
+            ExtProgram::Bpf { instance, .. } => write!(f, "Bpf({instance:?})"),
+            ExtProgram::Native(_) => f.write_str("Native"),
         }
     }
 }

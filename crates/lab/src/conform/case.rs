@@ -80,7 +80,7 @@ pub enum CaseError {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct CaseFile {
     doc: String,
     #[serde(default)]
     knobs: IndexMap<String, toml::Value>,
@@ -97,7 +97,7 @@ struct File {
 impl Case {
     /// Parses a case; `name` is the file name.
     pub fn parse(name: &str, text: &str) -> Result<Case, CaseError> {
-        let file: File = toml::from_str(text)
+        let file: CaseFile = toml::from_str(text)
             .map_err(|e| CaseError::Document { name: name.into(), why: e.to_string() })?;
         if file.duration.0 > MAX_LENGTH {
             let why = format!("the duration is {}; the maximum for a case is a day", file.duration);

@@ -18,36 +18,36 @@ pub const ENTRY_BYTES: usize = 40;
 
 /// Operation names in the order of `enum witnessed_op`, each with the type of its recorded
 /// argument: flags, a number, or a value that cannot be compared.
-const OPS: [(&str, Arg); 25] = [
-    ("select_cpu", Arg::Flags),
-    ("enqueue", Arg::Flags),
-    ("dequeue", Arg::Flags),
-    ("tick", Arg::None),
-    ("runnable", Arg::Flags),
-    ("running", Arg::None),
-    ("stopping", Arg::Number),
-    ("quiescent", Arg::Flags),
-    ("yield", Arg::Number),
-    ("set_weight", Arg::Number),
-    ("set_cpumask", Arg::Number),
-    ("init_task", Arg::Number),
-    ("exit_task", Arg::Number),
-    ("enable", Arg::None),
-    ("disable", Arg::None),
-    ("cgroup_init", Arg::Number),
-    ("cgroup_exit", Arg::None),
-    ("cgroup_prep_move", Arg::None),
-    ("cgroup_move", Arg::None),
-    ("cgroup_cancel_move", Arg::None),
-    ("cgroup_set_weight", Arg::Number),
-    ("cpu_online", Arg::Number),
-    ("cpu_offline", Arg::Number),
-    ("init", Arg::None),
-    ("exit", Arg::Number),
+const OPS: [(&str, LogArg); 25] = [
+    ("select_cpu", LogArg::Flags),
+    ("enqueue", LogArg::Flags),
+    ("dequeue", LogArg::Flags),
+    ("tick", LogArg::None),
+    ("runnable", LogArg::Flags),
+    ("running", LogArg::None),
+    ("stopping", LogArg::Number),
+    ("quiescent", LogArg::Flags),
+    ("yield", LogArg::Number),
+    ("set_weight", LogArg::Number),
+    ("set_cpumask", LogArg::Number),
+    ("init_task", LogArg::Number),
+    ("exit_task", LogArg::Number),
+    ("enable", LogArg::None),
+    ("disable", LogArg::None),
+    ("cgroup_init", LogArg::Number),
+    ("cgroup_exit", LogArg::None),
+    ("cgroup_prep_move", LogArg::None),
+    ("cgroup_move", LogArg::None),
+    ("cgroup_cancel_move", LogArg::None),
+    ("cgroup_set_weight", LogArg::Number),
+    ("cpu_online", LogArg::Number),
+    ("cpu_offline", LogArg::Number),
+    ("init", LogArg::None),
+    ("exit", LogArg::Number),
 ];
 
 #[derive(Clone, Copy)]
-enum Arg {
+enum LogArg {
     None,
     Flags,
     Number,
@@ -55,7 +55,7 @@ enum Arg {
 
 /// One recorded operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LogEntry {
     pub op: u32,
     /// The task's pid; -1 if the operation is about no task.
     pub pid: i32,
@@ -65,14 +65,14 @@ pub struct Entry {
     pub comm: String,
 }
 
-impl Entry {
-    pub fn read(bytes: &[u8]) -> Option<Entry> {
+impl LogEntry {
+    pub fn read(bytes: &[u8]) -> Option<LogEntry> {
         let bytes: &[u8; ENTRY_BYTES] = bytes.get(..ENTRY_BYTES)?.try_into().ok()?;
         let word = |at: usize| i32::from_ne_bytes([0, 1, 2, 3].map(|i| bytes[at + i]));
         let wide = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| bytes[at + i]));
         let comm = &bytes[24..];
         let end = comm.iter().position(|b| *b == 0).unwrap_or(comm.len());
-        Some(Entry {
+        Some(LogEntry {
             op: word(0) as u32,
             pid: word(4),
             value: wide(8),
@@ -83,13 +83,13 @@ impl Entry {
 
     /// Converts a call that the simulated kernel recorded. Returns None if `OPS` does not list the
     /// operation; such operations are not compared.
-    pub fn of(call: &OpCall) -> Option<Entry> {
+    pub fn of(call: &OpCall) -> Option<LogEntry> {
         let op = OPS.iter().position(|(name, _)| *name == call.op.name())? as u32;
         let (pid, comm) = match &call.task {
             Some((pid, name)) => (*pid as i32, name[..name.floor_char_boundary(15)].to_owned()),
             None => (-1, String::new()),
         };
-        Some(Entry { op, pid, value: call.value, at: call.at, comm })
+        Some(LogEntry { op, pid, value: call.value, at: call.at, comm })
     }
 
     fn name(&self) -> &'static str {
@@ -99,8 +99,8 @@ impl Entry {
     fn text(&self) -> String {
         let name = self.name();
         match OPS.get(self.op as usize).map(|(_, arg)| *arg) {
-            Some(Arg::Flags) => format!("{name}({:#x})", self.value),
-            Some(Arg::Number) => format!("{name}({})", self.value),
+            Some(LogArg::Flags) => format!("{name}({:#x})", self.value),
+            Some(LogArg::Number) => format!("{name}({})", self.value),
             _ => name.to_owned(),
         }
     }
@@ -112,7 +112,7 @@ pub const SETTLE_NS: u64 = 25_000_000;
 
 /// Returns the sequences that the case compares. `start` is the time at which the workload began. A
 /// task is listed under the last name that it gave itself.
-pub fn sequences(case: &Case, entries: &[Entry], start: u64) -> Sequences {
+pub fn sequences(case: &Case, entries: &[LogEntry], start: u64) -> Sequences {
     let window = start + SETTLE_NS..start + case.duration.0;
     let names: BTreeMap<i32, &str> = entries.iter().map(|e| (e.pid, e.comm.as_str())).collect();
     let mut all = Sequences::new();

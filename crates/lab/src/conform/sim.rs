@@ -10,7 +10,7 @@ use scxlab_machine::Machine;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, TaskId};
 
-use super::{Action, Case, Entry, Observed, log};
+use super::{Action, Case, LogEntry, Observed, log};
 use crate::prepare::Prepared;
 use crate::sim::{Ready, SimError, SimSpec, ready};
 
@@ -58,7 +58,7 @@ pub fn simulate(
     let exit = kernel.ext.exits.last().map_or("none", |e| e.kind.name()).to_owned();
     kernel.detach();
     let calls = kernel.ext.op_record.take().unwrap_or_default();
-    let entries: Vec<Entry> = calls.iter().filter_map(Entry::of).collect();
+    let entries: Vec<LogEntry> = calls.iter().filter_map(LogEntry::of).collect();
     Ok(Observed {
         sequences: log::sequences(case, &entries, scxlab_kernel::kernel::BOOT_NS),
         exit,

@@ -23,8 +23,8 @@ use super::expr::{Expr, ExprError, PathStep, Target};
 use super::facts::{Scope, Vars, View, indices};
 use super::frontend::Frontend;
 use super::{
-    Action, Default, Formula, Param, Phase, Recipe, RecipeError, RecipeErrorKind, RecipeStep,
-    SourcePos,
+    Action, Default, Formula, Param, Phase, Recipe, RecipeError, RecipeErrorKind, RecipeResult,
+    RecipeStep, SourcePos,
 };
 
 /// The machine, kernel and table that a recipe is applied to.
@@ -50,8 +50,6 @@ const MAX_ITERATIONS: u64 = 1 << 22;
 /// Name of the variable that counts the iterations of a step.
 const PASS: &str = "nth";
 
-type Outcome<T> = Result<T, RecipeError>;
-
 impl Recipe {
     /// Carries out the steps before load. `given` holds the user's values for parameters, as text.
     pub fn prepare(
@@ -59,7 +57,7 @@ impl Recipe {
         subject: Subject<'_>,
         open: &mut OpenObject,
         given: &[(String, String)],
-    ) -> Outcome<Applied> {
+    ) -> RecipeResult<Applied> {
         let mut work = RecipeExecution::new(subject);
         let side = &mut ObjectState::Open(open);
         for param in &self.params {
@@ -76,7 +74,7 @@ impl Recipe {
         subject: Subject<'_>,
         applied: &Applied,
         frontend: &mut dyn Frontend,
-    ) -> Outcome<Applied> {
+    ) -> RecipeResult<Applied> {
         self.use_loaded(Phase::Loaded, subject, applied, frontend)
     }
 
@@ -86,7 +84,7 @@ impl Recipe {
         subject: Subject<'_>,
         applied: &Applied,
         frontend: &mut dyn Frontend,
-    ) -> Outcome<Applied> {
+    ) -> RecipeResult<Applied> {
         self.use_loaded(Phase::Attached, subject, applied, frontend)
     }
 
@@ -101,7 +99,7 @@ impl Recipe {
         subject: Subject<'_>,
         applied: &Applied,
         frontend: &mut dyn Frontend,
-    ) -> Outcome<Applied> {
+    ) -> RecipeResult<Applied> {
         let mut work = RecipeExecution { subject, state: applied.clone(), locals: Vec::new() };
         let done = work.phase(&self.steps, phase, &mut ObjectState::Loaded(frontend));
         done.map_err(|e| e.advised(self))?;
@@ -146,7 +144,12 @@ impl<'a> RecipeExecution<'a> {
     }
 
     /// Sets a parameter to the user's value or its default.
-    fn param(&mut self, param: &Param, given: Option<&str>, side: &ObjectState<'_>) -> Outcome<()> {
+    fn param(
+        &mut self,
+        param: &Param,
+        given: Option<&str>,
+        side: &ObjectState<'_>,
+    ) -> RecipeResult<()> {
         match &param.default {
             Default::Number(default) => {
                 let formula = match given {
@@ -199,7 +202,7 @@ impl<'a> RecipeExecution<'a> {
         steps: &[RecipeStep],
         phase: Phase,
         side: &mut ObjectState<'_>,
-    ) -> Outcome<()> {
+    ) -> RecipeResult<()> {
         for step in steps.iter().filter(|s| s.phase == phase) {
             if step.sort.is_empty() {
                 self.in_order(step, side)?;
@@ -212,7 +215,7 @@ impl<'a> RecipeExecution<'a> {
 
     /// Carries out the step's iterations one by one; each iteration sees the effects of the earlier
     /// iterations.
-    fn in_order(&mut self, step: &RecipeStep, side: &mut ObjectState<'_>) -> Outcome<()> {
+    fn in_order(&mut self, step: &RecipeStep, side: &mut ObjectState<'_>) -> RecipeResult<()> {
         let mut nth = 0;
         self.walk(step, 0, 1, side, &mut |work, side| {
             work.act(step, nth, side)?;
@@ -223,11 +226,11 @@ impl<'a> RecipeExecution<'a> {
 
     /// Carries out the iterations in the order of their keys. Evaluates the conditions and keys of
     /// all iterations before the first iteration runs.
-    fn sorted(&mut self, step: &RecipeStep, side: &mut ObjectState<'_>) -> Outcome<()> {
+    fn sorted(&mut self, step: &RecipeStep, side: &mut ObjectState<'_>) -> RecipeResult<()> {
         let mut passes = Vec::new();
         self.walk(step, 0, 1, side, &mut |work, side| {
             let keys = step.sort.iter().map(|key| work.value(side, key));
-            passes.push((keys.collect::<Outcome<Vec<i128>>>()?, work.locals.clone()));
+            passes.push((keys.collect::<RecipeResult<Vec<i128>>>()?, work.locals.clone()));
             Ok(())
         })?;
         passes.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -248,8 +251,8 @@ impl<'a> RecipeExecution<'a> {
         depth: usize,
         passes: u64,
         side: &mut ObjectState<'_>,
-        visit: &mut dyn FnMut(&mut Self, &mut ObjectState<'_>) -> Outcome<()>,
-    ) -> Outcome<()> {
+        visit: &mut dyn FnMut(&mut Self, &mut ObjectState<'_>) -> RecipeResult<()>,
+    ) -> RecipeResult<()> {
         let Some(inner) = step.each.get(depth) else {
             let holds = match &step.when {
                 None => true,
@@ -269,7 +272,12 @@ impl<'a> RecipeExecution<'a> {
         Ok(())
     }
 
-    fn act(&mut self, step: &RecipeStep, nth: i128, side: &mut ObjectState<'_>) -> Outcome<()> {
+    fn act(
+        &mut self,
+        step: &RecipeStep,
+        nth: i128,
+        side: &mut ObjectState<'_>,
+    ) -> RecipeResult<()> {
         self.locals.push((PASS.to_owned(), nth));
         let done = match &step.action {
             Action::Require(condition, message) => match self.value(side, condition)? {
@@ -299,7 +307,7 @@ impl<'a> RecipeExecution<'a> {
         target: &Target,
         value: i128,
         place: &SourcePos,
-    ) -> Outcome<()> {
+    ) -> RecipeResult<()> {
         let error = |e: ExprError| RecipeError::at(place, e.into());
         if target.at.is_some() || target.optional {
             let why = ": it is no variable of a recipe".into();
@@ -316,17 +324,17 @@ impl<'a> RecipeExecution<'a> {
         side: &ObjectState<'_>,
         target: &Target,
         place: &SourcePos,
-    ) -> Outcome<Vec<PathStep>> {
+    ) -> RecipeResult<Vec<PathStep>> {
         target.steps(&self.scope(side)).map_err(|e| RecipeError::at(place, e.into()))
     }
 
-    fn value(&self, side: &ObjectState<'_>, formula: &Formula) -> Outcome<i128> {
+    fn value(&self, side: &ObjectState<'_>, formula: &Formula) -> RecipeResult<i128> {
         formula.expr.value(&self.scope(side)).map_err(|e| RecipeError::at(&formula.place, e.into()))
     }
 
     /// Evaluates a formula that gives a number or size. Negative values become 0; an action for
     /// which 0 is not a valid size refuses it.
-    fn count(&self, side: &ObjectState<'_>, formula: &Formula) -> Outcome<u64> {
+    fn count(&self, side: &ObjectState<'_>, formula: &Formula) -> RecipeResult<u64> {
         Ok(u64::try_from(self.value(side, formula)?.max(0)).unwrap_or(u64::MAX))
     }
 

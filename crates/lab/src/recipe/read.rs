@@ -14,7 +14,7 @@ use super::expr::{Expr, Target};
 use super::shipped;
 use super::{
     Action, Assignment, Content, Default, Formula, Loop, Named, Param, Phase, Recipe, RecipeError,
-    RecipeErrorKind, RecipeStep, Run, SourcePos, Update, schedule,
+    RecipeErrorKind, RecipeResult, RecipeStep, Run, SourcePos, Update, schedule,
 };
 
 /// Keys that select the action of a step.
@@ -24,25 +24,23 @@ pub(super) const ACTIONS: &str = "require, let, set, ops, resize, max_entries, a
 /// Maximum depth of nested includes.
 const MAX_INCLUDES: usize = 4;
 
-type Outcome<T> = Result<T, RecipeError>;
-
 impl Recipe {
     /// Parses a recipe. `name` is used in messages only.
-    pub fn parse(name: &str, text: &str) -> Outcome<Recipe> {
+    pub fn parse(name: &str, text: &str) -> RecipeResult<Recipe> {
         let mut recipe = read(name, text, 0)?;
         schedule(&mut recipe.steps)?;
         Ok(recipe)
     }
 }
 
-fn read(name: &str, text: &str, depth: usize) -> Outcome<Recipe> {
+fn read(name: &str, text: &str, depth: usize) -> RecipeResult<Recipe> {
     let reader = Reader { file: name.into(), text, depth };
-    let file: File = toml::from_str(text).map_err(|e| {
+    let file: RecipeFile = toml::from_str(text).map_err(|e| {
         let at = e.span().unwrap_or(0..0).start;
         reader.error(at, RecipeErrorKind::Document(e.message().to_owned()))
     })?;
     let param = |(name, p): (String, Spanned<ParamFile>)| reader.param(name, p);
-    let params: Outcome<Vec<Param>> = file.params.into_iter().map(param).collect();
+    let params: RecipeResult<Vec<Param>> = file.params.into_iter().map(param).collect();
     let mut recipe = Recipe {
         name: name.to_owned(),
         ops: file.ops,
@@ -64,7 +62,7 @@ fn read(name: &str, text: &str, depth: usize) -> Outcome<Recipe> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct RecipeFile {
     #[serde(default)]
     ops: Option<String>,
     doc: String,
@@ -192,12 +190,12 @@ impl Reader<'_> {
         RecipeError::at(&self.place(offset), what)
     }
 
-    fn formula(&self, raw: Spanned<Raw>) -> Outcome<Formula> {
+    fn formula(&self, raw: Spanned<Raw>) -> RecipeResult<Formula> {
         let place = self.place(raw.span().start);
         self.raw(&place, raw.into_inner())
     }
 
-    fn raw(&self, place: &SourcePos, raw: Raw) -> Outcome<Formula> {
+    fn raw(&self, place: &SourcePos, raw: Raw) -> RecipeResult<Formula> {
         let text = match raw {
             Raw::Bool(b) => u8::from(b).to_string(),
             Raw::Int(n) => n.to_string(),
@@ -206,12 +204,12 @@ impl Reader<'_> {
         self.text(place, text)
     }
 
-    fn text(&self, place: &SourcePos, text: String) -> Outcome<Formula> {
+    fn text(&self, place: &SourcePos, text: String) -> RecipeResult<Formula> {
         let expr = Expr::parse(&text).map_err(|e| RecipeError::at(place, e.into()))?;
         Ok(Formula { place: place.clone(), text, expr })
     }
 
-    fn param(&self, name: String, file: Spanned<ParamFile>) -> Outcome<Param> {
+    fn param(&self, name: String, file: Spanned<ParamFile>) -> RecipeResult<Param> {
         let place = self.place(file.span().start);
         let file = file.into_inner();
         let default = match (file.default, file.cpus) {
@@ -222,15 +220,15 @@ impl Reader<'_> {
         Ok(Param { name, doc: file.doc, default })
     }
 
-    fn pairs<K: From<String>>(&self, pairs: Pairs) -> Outcome<Vec<(K, Formula)>> {
+    fn pairs<K: From<String>>(&self, pairs: Pairs) -> RecipeResult<Vec<(K, Formula)>> {
         pairs.into_iter().map(|(key, raw)| Ok((key.into(), self.formula(raw)?))).collect()
     }
 
-    fn target(&self, place: &SourcePos, text: &str) -> Outcome<Target> {
+    fn target(&self, place: &SourcePos, text: &str) -> RecipeResult<Target> {
         Target::parse(text).map_err(|e| RecipeError::at(place, e.into()))
     }
 
-    fn assignments(&self, pairs: Pairs) -> Outcome<Vec<Assignment>> {
+    fn assignments(&self, pairs: Pairs) -> RecipeResult<Vec<Assignment>> {
         let one = |(key, raw): (String, Spanned<Raw>)| {
             let value = self.formula(raw)?;
             Ok(Assignment { target: self.target(&value.place, &key)?, value })
@@ -238,7 +236,7 @@ impl Reader<'_> {
         pairs.into_iter().map(one).collect()
     }
 
-    fn content(&self, raw: Spanned<RawContent>) -> Outcome<Content> {
+    fn content(&self, raw: Spanned<RawContent>) -> RecipeResult<Content> {
         let place = self.place(raw.span().start);
         Ok(match raw.into_inner() {
             RawContent::Whole(raw) => Content::Whole(self.raw(&place, raw)?),
@@ -247,21 +245,23 @@ impl Reader<'_> {
                     let target = self.target(&place, &key)?;
                     Ok(Assignment { target, value: self.raw(&place, raw)? })
                 };
-                Content::Fields(fields.into_iter().map(one).collect::<Outcome<_>>()?)
+                Content::Fields(fields.into_iter().map(one).collect::<RecipeResult<_>>()?)
             }
         })
     }
 
     /// Appends a step to the recipe, or the steps and parameters of the recipe that it includes.
-    fn step(&self, step: Spanned<StepFile>, recipe: &mut Recipe) -> Outcome<()> {
+    fn step(&self, step: Spanned<StepFile>, recipe: &mut Recipe) -> RecipeResult<()> {
         let place = self.place(step.span().start);
         let mut step = step.into_inner();
         let looped = step.each.is_some() || step.when.is_some() || step.sort.is_some();
         let each = OneOrMore::all(step.each.take());
-        let each = each.into_iter().map(|text| self.each(&place, &text)).collect::<Outcome<_>>()?;
+        let each =
+            each.into_iter().map(|text| self.each(&place, &text)).collect::<RecipeResult<_>>()?;
         let when = step.when.take().map(|raw| self.formula(raw)).transpose()?;
         let sort = OneOrMore::all(step.sort.take());
-        let sort = sort.into_iter().map(|text| self.text(&place, text)).collect::<Outcome<_>>()?;
+        let sort =
+            sort.into_iter().map(|text| self.text(&place, text)).collect::<RecipeResult<_>>()?;
         if let Some(name) = step.include.take() {
             if looped {
                 return Err(RecipeError::at(
@@ -284,7 +284,7 @@ impl Reader<'_> {
 
     /// Inserts the parameters, steps and omissions of an included recipe. If both recipes define a
     /// parameter, the definition of the including recipe holds.
-    fn include(&self, place: &SourcePos, name: &str, recipe: &mut Recipe) -> Outcome<()> {
+    fn include(&self, place: &SourcePos, name: &str, recipe: &mut Recipe) -> RecipeResult<()> {
         let refuse = |why: String| RecipeError::at(place, RecipeErrorKind::Include(why));
         let text = shipped::text(name)
             .ok_or_else(|| refuse(format!("\"{name}\" is no shipped recipe")))?;
@@ -302,7 +302,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn each(&self, place: &SourcePos, text: &str) -> Outcome<Loop> {
+    fn each(&self, place: &SourcePos, text: &str) -> RecipeResult<Loop> {
         let (var, count) = match text.trim() {
             name @ ("cpu" | "core" | "llc" | "node") => (name, format!("nr_{name}s")),
             other => match other.split_once('<') {
@@ -318,7 +318,7 @@ impl Reader<'_> {
         Ok(Loop { var: var.to_owned(), count: self.text(place, count)? })
     }
 
-    fn action(&self, place: &SourcePos, step: StepFile) -> Outcome<Action> {
+    fn action(&self, place: &SourcePos, step: StepFile) -> RecipeResult<Action> {
         let refuse = |what| Err(RecipeError::at(place, what));
         if let Some((key, beside)) = step.lone() {
             return refuse(RecipeErrorKind::Lone { key, beside });
@@ -357,7 +357,7 @@ impl Reader<'_> {
         })
     }
 
-    fn run(&self, place: &SourcePos, step: StepFile) -> Outcome<Run> {
+    fn run(&self, place: &SourcePos, step: StepFile) -> RecipeResult<Run> {
         let returns = match step.returns {
             None => Some(self.text(place, "0".into())?),
             Some(raw) if matches!(raw.get_ref(), Raw::Text(text) if text == "any") => None,
@@ -371,12 +371,17 @@ impl Reader<'_> {
             program: step.run.unwrap_or_default().into(),
             ctx: self.assignments(step.ctx.unwrap_or_default())?,
             returns,
-            into: step.into.unwrap_or_default().into_iter().map(into).collect::<Outcome<_>>()?,
+            into: step
+                .into
+                .unwrap_or_default()
+                .into_iter()
+                .map(into)
+                .collect::<RecipeResult<_>>()?,
             cpu: step.cpu.map(|raw| self.formula(raw)).transpose()?,
         })
     }
 
-    fn update(&self, place: &SourcePos, step: StepFile) -> Outcome<Update> {
+    fn update(&self, place: &SourcePos, step: StepFile) -> RecipeResult<Update> {
         let needs = |key| RecipeError::at(place, RecipeErrorKind::Needs { key });
         Ok(Update {
             map: step.update.unwrap_or_default().into(),

@@ -150,10 +150,10 @@ impl<'a> Elf<'a> {
     }
 }
 
-type Header = elf::FileHeader64<LE>;
+type ElfHeader = elf::FileHeader64<LE>;
 
 fn read_section<'a>(
-    table: &SectionTable<'a, Header>,
+    table: &SectionTable<'a, ElfHeader>,
     header: &'a elf::SectionHeader64<LE>,
     bytes: &'a [u8],
 ) -> Result<Section<'a>, ObjectErrorKind> {
@@ -173,7 +173,7 @@ fn read_section<'a>(
 }
 
 fn read_symbols<'a>(
-    table: &SymbolTable<'a, Header>,
+    table: &SymbolTable<'a, ElfHeader>,
     sections: usize,
 ) -> Result<Vec<Symbol<'a>>, ObjectErrorKind> {
     if table.len() > MAX_SYMBOLS {
@@ -206,7 +206,7 @@ fn read_symbols<'a>(
 }
 
 fn read_relocs<'a>(
-    table: &SectionTable<'a, Header>,
+    table: &SectionTable<'a, ElfHeader>,
     bytes: &'a [u8],
 ) -> Result<Vec<RelocSection<'a>>, ObjectErrorKind> {
     let elf_err = |e: object::read::Error| ObjectErrorKind::Elf(e.to_string());

@@ -124,7 +124,7 @@ pub fn parse(xml: &str) -> Result<Topology, LstopoError> {
     if !root.has_tag_name("topology") {
         return Err(LstopoError::NotTopology { root: root.tag_name().name().to_owned() });
     }
-    let mut raw = Objects::collect(root)?.into_raw();
+    let mut raw = LstopoObjects::collect(root)?.into_raw();
     distances_and_kinds::read_distances(root, &mut raw.nodes)?;
     let mut layout = raw.into_layout();
     layout.capacities = distances_and_kinds::read_capacities(root)?;
@@ -175,9 +175,9 @@ impl RawLayout {
     }
 }
 
-/// Objects found by the walk over all PUs, by the XML node of each object.
+/// LstopoObjects found by the walk over all PUs, by the XML node of each object.
 #[derive(Default)]
-struct Objects {
+struct LstopoObjects {
     cores: BTreeMap<XmlId, CoreLayout>,
     llcs: BTreeMap<XmlId, LlcLayout>,
     nodes: BTreeMap<XmlId, (u32, NodeLayout)>,
@@ -186,9 +186,9 @@ struct Objects {
     nr_cpus: usize,
 }
 
-impl Objects {
-    fn collect(root: Node<'_, '_>) -> Result<Objects, LstopoError> {
-        let mut objects = Objects::default();
+impl LstopoObjects {
+    fn collect(root: Node<'_, '_>) -> Result<LstopoObjects, LstopoError> {
+        let mut objects = LstopoObjects::default();
         for node in root.descendants().filter(|node| is_object(*node, "NUMANode")) {
             let memory_bytes = number_or(node, "local_memory", 0)?;
             let layout = NodeLayout { memory_bytes, ..NodeLayout::default() };

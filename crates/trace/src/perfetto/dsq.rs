@@ -18,7 +18,7 @@ const BUILTIN: u64 = 1 << 63;
 const GLOBAL: u64 = BUILTIN | 1;
 
 /// A DSQ's id and new length.
-pub(super) type Change = (u64, i64);
+pub(super) type DsqChange = (u64, i64);
 
 #[derive(Default)]
 pub(super) struct DsqLengths {
@@ -28,7 +28,7 @@ pub(super) struct DsqLengths {
 
 impl DsqLengths {
     /// Records that the task is now in `dsq` and in no other DSQ. Returns the changed lengths.
-    pub fn enter(&mut self, task: TaskId, dsq: u64) -> impl Iterator<Item = Change> + use<> {
+    pub fn enter(&mut self, task: TaskId, dsq: u64) -> impl Iterator<Item = DsqChange> + use<> {
         let left = self.leave(task);
         let counted = dsq & BUILTIN == 0 || dsq == GLOBAL;
         let known = self.len.contains_key(&dsq) || self.len.len() < DSQS_MAX;
@@ -45,7 +45,7 @@ impl DsqLengths {
     }
 
     /// Records that the task is in no DSQ.
-    pub fn leave(&mut self, task: TaskId) -> Option<Change> {
+    pub fn leave(&mut self, task: TaskId) -> Option<DsqChange> {
         let dsq = self.at.remove(&task)?;
         let len = self.len.get_mut(&dsq)?;
         *len -= 1;

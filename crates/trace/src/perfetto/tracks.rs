@@ -39,7 +39,7 @@ pub(super) struct Tracks {
 }
 
 /// The value of an annotation.
-enum Arg {
+enum TrackArg {
     Number(u64),
     Signed(i64),
     Hex(u64),
@@ -55,7 +55,7 @@ impl Tracks {
         let Event { time, cpu, kind } = *event;
         let task_arg = |task: TaskId| {
             let name = names.task(task).map(|name| format!("{} [{}]", name.comm, name.pid));
-            ("task", Arg::Text(name.unwrap_or_else(|| format!("task {task}"))))
+            ("task", TrackArg::Text(name.unwrap_or_else(|| format!("task {task}"))))
         };
         match kind {
             Kind::Op { op, cost_ns, task } => {
@@ -69,8 +69,8 @@ impl Tracks {
                 let track = self.cpu_track(packets, cpu);
                 let args = vec![
                     task_arg(task),
-                    ("queue", Arg::Text(queue(dsq))),
-                    ("flags", Arg::Hex(flags)),
+                    ("queue", TrackArg::Text(queue(dsq))),
+                    ("flags", TrackArg::Hex(flags)),
                 ];
                 instant(packets, time, track, "insert", args);
             }
@@ -78,44 +78,49 @@ impl Tracks {
                 let track = self.cpu_track(packets, cpu);
                 let args = vec![
                     task_arg(task),
-                    ("from", Arg::Text(queue(from))),
-                    ("to", Arg::Text(queue(to))),
+                    ("from", TrackArg::Text(queue(from))),
+                    ("to", TrackArg::Text(queue(to))),
                 ];
                 instant(packets, time, track, "move", args);
             }
             Kind::Kick { target, flags } => {
                 let track = self.cpu_track(packets, cpu);
-                let args = vec![("cpu", Arg::Number(target.0.into())), ("flags", Arg::Hex(flags))];
+                let args = vec![
+                    ("cpu", TrackArg::Number(target.0.into())),
+                    ("flags", TrackArg::Hex(flags)),
+                ];
                 instant(packets, time, track, "kick", args);
             }
             Kind::Throttle { cgroup, on } => {
                 self.root_track(packets);
                 let args = vec![
-                    ("cgroup", Arg::Number(cgroup.0.into())),
-                    ("cpu", Arg::Number(cpu.0.into())),
+                    ("cgroup", TrackArg::Number(cgroup.0.into())),
+                    ("cpu", TrackArg::Number(cpu.0.into())),
                 ];
                 instant(packets, time, ROOT, if on { "throttle" } else { "unthrottle" }, args);
             }
             Kind::SchedExit { kind, code } => {
                 self.root_track(packets);
                 let args = vec![
-                    ("kind", Arg::Number(kind.into())),
-                    ("code", Arg::Signed(code)),
-                    ("message", Arg::Text(names.text().to_owned())),
+                    ("kind", TrackArg::Number(kind.into())),
+                    ("code", TrackArg::Signed(code)),
+                    ("message", TrackArg::Text(names.text().to_owned())),
                 ];
                 instant(packets, time, ROOT, "scheduler exit", args);
             }
             Kind::Lost { events } => {
                 self.root_track(packets);
-                let args =
-                    vec![("cpu", Arg::Number(cpu.0.into())), ("events", Arg::Number(events))];
+                let args = vec![
+                    ("cpu", TrackArg::Number(cpu.0.into())),
+                    ("events", TrackArg::Number(events)),
+                ];
                 instant(packets, time, ROOT, "lost events", args);
             }
             Kind::Printk { .. } => {
                 self.root_track(packets);
                 let args = vec![
-                    ("cpu", Arg::Number(cpu.0.into())),
-                    ("text", Arg::Text(names.text().to_owned())),
+                    ("cpu", TrackArg::Number(cpu.0.into())),
+                    ("text", TrackArg::Text(names.text().to_owned())),
                 ];
                 instant(packets, time, ROOT, "printk", args);
             }
@@ -159,7 +164,7 @@ impl Tracks {
         cpu: CpuId,
         lane: usize,
         name: &str,
-        args: Vec<(&'static str, Arg)>,
+        args: Vec<(&'static str, TrackArg)>,
     ) {
         let Some(busy) = self.busy_until.get_mut(cpu.idx()) else {
             return;
@@ -231,7 +236,7 @@ fn instant<W: Write>(
     time: Nanos,
     track: u64,
     name: &str,
-    args: Vec<(&'static str, Arg)>,
+    args: Vec<(&'static str, TrackArg)>,
 ) {
     let mut event = named(packets, name, args);
     event.r#type = Some(INSTANT);
@@ -242,7 +247,7 @@ fn instant<W: Write>(
 fn named<W: Write>(
     packets: &mut Packets<W>,
     name: &str,
-    args: Vec<(&'static str, Arg)>,
+    args: Vec<(&'static str, TrackArg)>,
 ) -> TrackEvent {
     let (name_iid, name) = match packets.name(name) {
         Name::Interned(iid) => (Some(iid), None),
@@ -254,10 +259,10 @@ fn named<W: Write>(
             ..DebugAnnotation::default()
         };
         match value {
-            Arg::Number(number) => annotation.uint_value = Some(number),
-            Arg::Signed(number) => annotation.int_value = Some(number),
-            Arg::Hex(number) => annotation.pointer_value = Some(number),
-            Arg::Text(text) => annotation.string_value = Some(text),
+            TrackArg::Number(number) => annotation.uint_value = Some(number),
+            TrackArg::Signed(number) => annotation.int_value = Some(number),
+            TrackArg::Hex(number) => annotation.pointer_value = Some(number),
+            TrackArg::Text(text) => annotation.string_value = Some(text),
         }
         annotation
     };

@@ -35,7 +35,7 @@ fn the_hosts_memory_is_read() {
     assert_eq!(available_mib(text), Some(2));
     assert_eq!(available_mib("MemTotal: 1 kB\n"), None);
     let refused = check_host_memory(1 << 40).unwrap_err();
-    assert_eq!(refused.fault(), crate::Fault::Host);
+    assert_eq!(refused.fault(), crate::VmFault::Host);
     assert!(refused.to_string().contains("MiB are available"), "{refused}");
 }
 
@@ -70,7 +70,7 @@ esac; done
     spec.deadline = deadline;
     let shape = Shape::of(&machine).unwrap();
     let initramfs = b"archive".to_vec();
-    let guest = Prepared { spec: &spec, program, shape, initramfs, memory_mib: 64 };
+    let guest = PreparedGuest { spec: &spec, program, shape, initramfs, memory_mib: 64 };
     match guest.run(engine) {
         Ok(_) => panic!("a script returned a result"),
         Err(failed) => failed.why,
@@ -117,7 +117,7 @@ fn a_result_before_its_turn_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("frame");
     let mut frame = Vec::new();
-    crate::protocol::send(&mut frame, Kind::Result, b"early").unwrap();
+    crate::protocol::send(&mut frame, FrameKind::Result, b"early").unwrap();
     std::fs::write(&file, frame).unwrap();
     let script = format!("cat {} >&$result; exec sleep 1000", file.display());
     let why = run_script(&script, Engine::Tcg, LONG);

@@ -12,7 +12,7 @@ fn image(release: &str) -> Vec<u8> {
     data
 }
 
-fn adopt_release(cache: &Path, release: &str) -> Result<Kernel, SetupError> {
+fn adopt_release(cache: &Path, release: &str) -> Result<KernelImage, SetupError> {
     let file = cache.join("given");
     fs::create_dir_all(cache).unwrap();
     fs::write(&file, image(release)).unwrap();

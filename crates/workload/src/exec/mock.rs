@@ -36,7 +36,7 @@ pub struct Task {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum MockEvent {
     /// The work or the slice of a running task ends.
     Check(TaskId, u64),
     Alarm(TaskId, u64),
@@ -62,7 +62,7 @@ pub struct Mock {
     caller: Option<TaskId>,
     cpus: Vec<Option<(TaskId, Nanos)>>,
     queue: VecDeque<TaskId>,
-    pending: BTreeMap<(Nanos, u64), Event>,
+    pending: BTreeMap<(Nanos, u64), MockEvent>,
     seq: u64,
     seed: u64,
     finished: bool,
@@ -105,13 +105,13 @@ impl Mock {
                 return MockEnd::Events;
             }
             match event {
-                Event::Timer(token) => behavior.on_timer(self, token),
-                Event::Alarm(t, generation) => {
+                MockEvent::Timer(token) => behavior.on_timer(self, token),
+                MockEvent::Alarm(t, generation) => {
                     if self.tasks[t.idx()].generation == generation {
                         self.enqueue(t);
                     }
                 }
-                Event::Check(t, generation) => self.check(behavior, t, generation),
+                MockEvent::Check(t, generation) => self.check(behavior, t, generation),
             }
         }
     }
@@ -128,7 +128,7 @@ impl Mock {
         self.tasks.iter().find(|t| t.spec.name == name).unwrap_or_else(|| panic!("no task {name}"))
     }
 
-    fn at(&mut self, at: Nanos, event: Event) {
+    fn at(&mut self, at: Nanos, event: MockEvent) {
         self.seq += 1;
         self.pending.insert((at.max(self.now), self.seq), event);
     }
@@ -169,7 +169,7 @@ impl Mock {
             }
             if task.left > 0 {
                 let (left, generation) = (task.left.min(SLICE), task.generation);
-                return self.at(self.now + left, Event::Check(t, generation));
+                return self.at(self.now + left, MockEvent::Check(t, generation));
             }
             match self.tasks[t.idx()].after.take() {
                 Some(TaskStep::Block) if !self.take_wake(t) => {
@@ -178,7 +178,7 @@ impl Mock {
                 Some(TaskStep::SleepUntil(at)) if !self.take_wake(t) && at > self.now => {
                     self.leave(t, TaskState::Blocked);
                     let generation = self.tasks[t.idx()].generation;
-                    return self.at(at, Event::Alarm(t, generation));
+                    return self.at(at, MockEvent::Alarm(t, generation));
                 }
                 Some(TaskStep::Exit) => return self.leave(t, TaskState::Exited),
                 Some(TaskStep::Yield) => {
@@ -274,7 +274,7 @@ impl Sys for Mock {
         target.stop = true;
         if target.state == TaskState::Running {
             let generation = target.generation;
-            self.at(self.now, Event::Check(task, generation));
+            self.at(self.now, MockEvent::Check(task, generation));
         }
     }
     fn fork(&mut self, parent: Option<TaskId>, spec: TaskSpec) -> Result<TaskId, SysError> {
@@ -305,7 +305,7 @@ impl Sys for Mock {
         self.charged += cost;
     }
     fn post(&mut self, at: Nanos, _cpu: CpuId, token: u64) {
-        self.at(at, Event::Timer(token));
+        self.at(at, MockEvent::Timer(token));
     }
     fn set_affinity(&mut self, task: TaskId, cpus: &CpuMask) -> Result<(), SysError> {
         let list: Vec<_> = cpumask::iter(cpus).map(|c| c.0).collect();

@@ -249,7 +249,7 @@ impl Shared {
         Self::map(tables, fd)
     }
 
-    /// Maps the existing memory of a run that has these tables.
+    /// Maps the memory file `fd`, which `create` made for the same tables.
     pub fn map(tables: &Tables, fd: i32) -> Result<Self, Errno> {
         let base = sys::map_shared(fd, Self::bytes(tables))?;
         Ok(Self::layout(tables, fd, &mut Carver { base: Some(base), used: 0 }))

@@ -13,7 +13,7 @@ use crate::error::WorkloadError;
 use crate::program::{Op, Pattern, TimeSpan, TimerMode, Touch, TouchKind};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum RtappEvent {
     Runtime,
     Run,
     Sleep,
@@ -38,31 +38,31 @@ pub enum Event {
 
 /// The prefixes in the order in which `of_key` tries them: `runtime` before `run`, `memrun` before
 /// `mem`.
-pub const PREFIXES: [(&str, Event); 20] = [
-    ("runtime", Event::Runtime),
-    ("run", Event::Run),
-    ("sleep", Event::Sleep),
-    ("memrun", Event::Memrun),
-    ("mem", Event::Mem),
-    ("iorun", Event::Iorun),
-    ("lock", Event::Lock),
-    ("unlock", Event::Unlock),
-    ("signal", Event::Signal),
-    ("broad", Event::Broad),
-    ("wait", Event::Wait),
-    ("sync", Event::Sync),
-    ("barrier", Event::Barrier),
-    ("timer", Event::Timer),
-    ("resume", Event::Resume),
-    ("suspend", Event::Suspend),
-    ("yield", Event::Yield),
-    ("fork", Event::Fork),
-    ("sem_post", Event::SemPost),
-    ("sem_wait", Event::SemWait),
+pub const PREFIXES: [(&str, RtappEvent); 20] = [
+    ("runtime", RtappEvent::Runtime),
+    ("run", RtappEvent::Run),
+    ("sleep", RtappEvent::Sleep),
+    ("memrun", RtappEvent::Memrun),
+    ("mem", RtappEvent::Mem),
+    ("iorun", RtappEvent::Iorun),
+    ("lock", RtappEvent::Lock),
+    ("unlock", RtappEvent::Unlock),
+    ("signal", RtappEvent::Signal),
+    ("broad", RtappEvent::Broad),
+    ("wait", RtappEvent::Wait),
+    ("sync", RtappEvent::Sync),
+    ("barrier", RtappEvent::Barrier),
+    ("timer", RtappEvent::Timer),
+    ("resume", RtappEvent::Resume),
+    ("suspend", RtappEvent::Suspend),
+    ("yield", RtappEvent::Yield),
+    ("fork", RtappEvent::Fork),
+    ("sem_post", RtappEvent::SemPost),
+    ("sem_wait", RtappEvent::SemWait),
 ];
 
 /// Returns the event that a key stands for.
-pub fn of_key(key: &str) -> Option<Event> {
+pub fn of_key(key: &str) -> Option<RtappEvent> {
     PREFIXES.iter().find(|(prefix, _)| key.starts_with(prefix)).map(|(_, event)| *event)
 }
 
@@ -82,53 +82,53 @@ impl TaskReader<'_> {
     pub fn event(
         &mut self,
         src: &mut Source<'_>,
-        event: Event,
+        event: RtappEvent,
         member: &Member,
         ops: &mut Vec<Op>,
     ) -> Result<(), WorkloadError> {
         let Member { key, pos, node } = member;
         let op = match event {
-            Event::Run => Op::Compute(TimeSpan(src.micros(key, node)?)),
-            Event::Runtime => Op::ComputeWall(TimeSpan(src.micros(key, node)?)),
-            Event::Sleep => Op::Sleep(TimeSpan(src.micros(key, node)?)),
-            Event::Mem => self.mem(src, key, node)?,
-            Event::Memrun => self.memrun(src, key, node)?,
-            Event::Iorun => self.iorun(src, member)?,
-            Event::Lock => {
+            RtappEvent::Run => Op::Compute(TimeSpan(src.micros(key, node)?)),
+            RtappEvent::Runtime => Op::ComputeWall(TimeSpan(src.micros(key, node)?)),
+            RtappEvent::Sleep => Op::Sleep(TimeSpan(src.micros(key, node)?)),
+            RtappEvent::Mem => self.mem(src, key, node)?,
+            RtappEvent::Memrun => self.memrun(src, key, node)?,
+            RtappEvent::Iorun => self.iorun(src, member)?,
+            RtappEvent::Lock => {
                 let name = named(src, key, node)?;
                 self.held.insert(name.clone());
                 Op::Lock(name)
             }
-            Event::Unlock => self.unlock(src, member)?,
-            Event::Signal => Op::Signal(named(src, key, node)?),
-            Event::Broad => Op::Broadcast(named(src, key, node)?),
-            Event::Wait => self.wait(src, member)?,
-            Event::Sync => {
+            RtappEvent::Unlock => self.unlock(src, member)?,
+            RtappEvent::Signal => Op::Signal(named(src, key, node)?),
+            RtappEvent::Broad => Op::Broadcast(named(src, key, node)?),
+            RtappEvent::Wait => self.wait(src, member)?,
+            RtappEvent::Sync => {
                 let wait = self.wait(src, member)?;
                 if let Op::Wait { cond, .. } = &wait {
                     ops.push(Op::Signal(cond.clone()));
                 }
                 wait
             }
-            Event::Barrier => {
+            RtappEvent::Barrier => {
                 let name = named(src, key, node)?;
                 self.context.count_barrier(&name, self.instances, *pos);
                 Op::Barrier(name)
             }
-            Event::Timer => timer(src, member)?,
-            Event::Resume => Op::Resume(named(src, key, node)?),
-            Event::Suspend => Op::Suspend(self.own_name(src, key, node)?),
-            Event::Yield => {
+            RtappEvent::Timer => timer(src, member)?,
+            RtappEvent::Resume => Op::Resume(named(src, key, node)?),
+            RtappEvent::Suspend => Op::Suspend(self.own_name(src, key, node)?),
+            RtappEvent::Yield => {
                 self.own_name(src, key, node)?;
                 Op::Yield
             }
-            Event::Fork => {
+            RtappEvent::Fork => {
                 let name = named(src, key, node)?;
                 self.context.forks.push((self.task.to_owned(), name.clone(), node.pos));
                 Op::Fork(name)
             }
-            Event::SemPost => Op::SemPost(named(src, key, node)?),
-            Event::SemWait => Op::SemWait(named(src, key, node)?),
+            RtappEvent::SemPost => Op::SemPost(named(src, key, node)?),
+            RtappEvent::SemWait => Op::SemWait(named(src, key, node)?),
         };
         ops.push(op);
         Ok(())

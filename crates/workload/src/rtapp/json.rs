@@ -68,7 +68,7 @@ pub fn parse(file: u16, name: &str, text: &str) -> Result<Node, WorkloadError> {
         let (at, max) = (SourcePlace::file(name), u64::from(u32::MAX));
         return Err(WorkloadError::Limit { at, what: "size", value: text.len() as u64, max });
     }
-    let mut reader = Reader { file, name, text, at: 0 };
+    let mut reader = JsonReader { file, name, text, at: 0 };
     // Skip a byte order mark.
     reader.at = text.len() - text.trim_start_matches('\u{feff}').len();
     let node = reader.value(0)?;
@@ -79,14 +79,14 @@ pub fn parse(file: u16, name: &str, text: &str) -> Result<Node, WorkloadError> {
     }
 }
 
-struct Reader<'a> {
+struct JsonReader<'a> {
     file: u16,
     name: &'a str,
     text: &'a str,
     at: usize,
 }
 
-impl Reader<'_> {
+impl JsonReader<'_> {
     fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }

@@ -118,13 +118,13 @@ fn cases_are_as_expected() {
 
 #[test]
 fn prefixes_are_tried_so_that_none_hides_another() {
-    use event::{Event, PREFIXES, of_key};
+    use event::{PREFIXES, RtappEvent, of_key};
     for (prefix, event) in PREFIXES {
         assert_eq!(of_key(prefix), Some(event));
         assert_eq!(of_key(&format!("{prefix}7b")), Some(event));
     }
-    assert_eq!(of_key("runtime0"), Some(Event::Runtime));
-    assert_eq!(of_key("memory"), Some(Event::Mem));
+    assert_eq!(of_key("runtime0"), Some(RtappEvent::Runtime));
+    assert_eq!(of_key("memory"), Some(RtappEvent::Mem));
     assert_eq!(of_key("ru"), None);
 }
 

@@ -166,8 +166,8 @@ fn meanwhile(
         }
         assert!(!runner.is_finished(), "the run is over already");
     };
-    // The process has its name before it waits for the start. Waiting for the start here excludes
-    // an end during the set-up, which gives another error.
+    // The process gets its name during the set-up, so the name does not show that the run has
+    // started. An end during the set-up gives another error, so wait until the run starts.
     start.wait().unwrap();
     act(worker);
     let got = runner.join().unwrap();

@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 use rustc_hash::FxBuildHasher;
 
 use super::BareHost;
-use crate::insn::random::{Entry, KFUNCS, MAP_MARK, Program, VALUE_MARK, VALUES_BYTES};
+use crate::insn::random::{KFUNCS, MAP_MARK, Program, ProgramEntry, VALUE_MARK, VALUES_BYTES};
 use crate::insn::{Op, decode};
 use crate::kfunc::KfuncId;
 use crate::map::{MapDef, MapKind, map_flag, map_type};
@@ -37,7 +37,12 @@ const ARENA_PAGES: u32 = 4;
 /// Runs the first function of a program twice in the same host, because state left by the first run
 /// matters too. Bits of `flags`: 1 allows stores to kernel structures, 2 adds an arena, 4 selects
 /// CPU 1.
-pub fn run(program: &Program, entry: Entry, engine: Engine, flags: u8) -> Option<[Observed; 2]> {
+pub fn run(
+    program: &Program,
+    entry: ProgramEntry,
+    engine: Engine,
+    flags: u8,
+) -> Option<[Observed; 2]> {
     let code = decode(&program.raw, &program.funcs, &program.probe).ok()?;
     let limits =
         Limits { insns_per_call: INSN_LIMIT, may_goto: 50, compile_after: 0, ..Limits::default() };
@@ -110,15 +115,20 @@ impl Fixture {
     }
 }
 
-fn once(host: &mut BareHost, instance: InstanceId, fixture: &Fixture, entry: Entry) -> Observed {
+fn once(
+    host: &mut BareHost,
+    instance: InstanceId,
+    fixture: &Fixture,
+    entry: ProgramEntry,
+) -> Observed {
     // In the second run the program gets only the lower half of the arena pointer, which is valid
     // as well.
     let arena = if host.vm.executed == 0 { fixture.arena } else { fixture.arena & 0xffff_ffff };
     let regs = [fixture.pages, host.task, arena, fixture.maps[0], 7];
     let (executed, helpers) = (host.vm.executed, host.vm.helper_calls());
     let result = match entry {
-        Entry::Registers => call_raw(host, instance, FuncId(0), regs),
-        Entry::Array => call(host, instance, FuncId(0), &regs),
+        ProgramEntry::Registers => call_raw(host, instance, FuncId(0), regs),
+        ProgramEntry::Array => call(host, instance, FuncId(0), &regs),
     };
     let mut memory = bytes(host, fixture.pages, PAGES * PAGE);
     memory.extend(bytes(host, host.task, 64));

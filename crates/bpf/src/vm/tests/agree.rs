@@ -5,14 +5,14 @@ use proptest::prelude::*;
 
 use super::super::bare::trial;
 use super::*;
-use crate::insn::random::{self, Entry};
+use crate::insn::random::{self, ProgramEntry};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn engines_agree(bytes in prop::collection::vec(any::<u8>(), 20..500), flags in 0..16u8) {
-        let entry = if flags & 8 == 0 { Entry::Registers } else { Entry::Array };
+        let entry = if flags & 8 == 0 { ProgramEntry::Registers } else { ProgramEntry::Array };
         let program = random::program_for(&bytes, entry);
         let interp = trial::run(&program, entry, Engine::Interp, flags);
         prop_assert!(interp.is_some(), "the generator makes programs that decode");
@@ -28,7 +28,8 @@ fn random_programs_run_and_fault() {
     for seed in 0..200u64 {
         let bytes: Vec<u8> = (0..300).map(|at| scrambled(seed << 32 | at) as u8).collect();
         let program = random::program(&bytes);
-        let seen = trial::run(&program, Entry::Registers, Engine::Interp, 3).expect("decodes");
+        let seen =
+            trial::run(&program, ProgramEntry::Registers, Engine::Interp, 3).expect("decodes");
         executed += seen[0].executed;
         match &seen[0].result {
             Ok(_) => returned += 1,

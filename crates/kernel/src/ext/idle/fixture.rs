@@ -4,7 +4,7 @@
 
 use crate::ext::OpsData;
 use crate::ext::op::Op;
-use crate::ext::program::{NativeOps, Program};
+use crate::ext::program::{ExtProgram, NativeOps};
 use crate::kernel::boot::Setup;
 use crate::kernel::{Kernel, Limits};
 use crate::task::behavior::{Behavior, Policy, Sys, TaskSpec, TaskStep};
@@ -84,7 +84,7 @@ pub(crate) fn load(k: &mut Kernel, flags: u64, has: &'static [Op], call: Call) {
         exit_dump_len: 0,
         hotplug_seq: 0,
     };
-    k.attach(Program::Native(Rc::new(Closures(has, call))), data).unwrap();
+    k.attach(ExtProgram::Native(Rc::new(Closures(has, call))), data).unwrap();
 }
 
 /// Returns the message of the exit that was claimed for the loaded scheduler; empty without one.

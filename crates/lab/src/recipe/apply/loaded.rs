@@ -17,7 +17,7 @@ use super::super::{
     Action, Assignment, Content, Formula, RecipeError, RecipeErrorKind, Run, SourcePos, Update,
     layout,
 };
-use super::{ObjectState, Outcome, RecipeExecution, no_map, no_program};
+use super::{ObjectState, RecipeExecution, RecipeResult, no_map, no_program};
 
 /// Maximum size in bytes of a program's context: `bpf_prog_test_run_syscall()` of Linux 7.3 refuses
 /// more than `U16_MAX`.
@@ -29,7 +29,7 @@ impl RecipeExecution<'_> {
         frontend: &mut dyn Frontend,
         action: &Action,
         place: &SourcePos,
-    ) -> Outcome<()> {
+    ) -> RecipeResult<()> {
         match action {
             Action::Set(all) => all.iter().try_for_each(|a| self.set_loaded(frontend, a)),
             Action::InnerMaps(pairs) => pairs.iter().try_for_each(|(map, formula)| {
@@ -42,7 +42,7 @@ impl RecipeExecution<'_> {
         }
     }
 
-    fn set_loaded(&self, frontend: &mut dyn Frontend, a: &Assignment) -> Outcome<()> {
+    fn set_loaded(&self, frontend: &mut dyn Frontend, a: &Assignment) -> RecipeResult<()> {
         let Assignment { target, value: formula } = a;
         let side = ObjectState::Loaded(&mut *frontend);
         let steps = self.steps(&side, target, &formula.place)?;
@@ -66,7 +66,12 @@ impl RecipeExecution<'_> {
         poke(frontend, address, field, value).map_err(refuse)
     }
 
-    fn run(&mut self, frontend: &mut dyn Frontend, run: &Run, place: &SourcePos) -> Outcome<()> {
+    fn run(
+        &mut self,
+        frontend: &mut dyn Frontend,
+        run: &Run,
+        place: &SourcePos,
+    ) -> RecipeResult<()> {
         let program = &run.program.name;
         let is_syscall = |kind: &ProgramKind| *kind == ProgramKind::Syscall;
         let object = frontend.object();
@@ -111,7 +116,7 @@ impl RecipeExecution<'_> {
         run: &Run,
         ty: Option<TypeId>,
         place: &SourcePos,
-    ) -> Outcome<Vec<u8>> {
+    ) -> RecipeResult<Vec<u8>> {
         let program = &run.program.name;
         let wants = !run.ctx.is_empty() || !run.into.is_empty();
         let size = ty.and_then(|ty| side.object().btf.size_of(ty).ok());
@@ -144,7 +149,7 @@ impl RecipeExecution<'_> {
         ty: Option<TypeId>,
         ctx: &[u8],
         place: &SourcePos,
-    ) -> Outcome<()> {
+    ) -> RecipeResult<()> {
         for (variable, field) in &run.into {
             let Some(ty) = ty else { break };
             let steps = self.steps(side, field, place)?;
@@ -164,7 +169,7 @@ impl RecipeExecution<'_> {
     }
 
     /// Formats the context's fields, as they were filled, for the error message.
-    fn shown(&self, side: &ObjectState<'_>, fields: &[Assignment]) -> Outcome<String> {
+    fn shown(&self, side: &ObjectState<'_>, fields: &[Assignment]) -> RecipeResult<String> {
         let mut shown = Vec::new();
         for Assignment { target, value } in fields {
             let name = path_text(&target.name, &self.steps(side, target, &value.place)?);
@@ -178,7 +183,7 @@ impl RecipeExecution<'_> {
         frontend: &mut dyn Frontend,
         update: &Update,
         place: &SourcePos,
-    ) -> Outcome<()> {
+    ) -> RecipeResult<()> {
         let refuse = |why: String| {
             RecipeError::at(place, RecipeErrorKind::Map { map: update.map.name.clone(), why })
         };
@@ -213,7 +218,7 @@ impl RecipeExecution<'_> {
         mut bytes: Vec<u8>,
         content: &Content,
         refuse: &dyn Fn(String) -> RecipeError,
-    ) -> Outcome<Vec<u8>> {
+    ) -> RecipeResult<Vec<u8>> {
         let btf = &side.object().btf;
         match (content, ty) {
             (Content::Whole(formula), Some(ty)) => {
@@ -247,7 +252,7 @@ impl RecipeExecution<'_> {
         bytes: &mut [u8],
         fields: &[Assignment],
         wrong: impl Fn(String, String) -> RecipeErrorKind,
-    ) -> Outcome<()> {
+    ) -> RecipeResult<()> {
         let btf = &side.object().btf;
         for Assignment { target, value: formula } in fields {
             let steps = self.steps(side, target, &formula.place)?;
@@ -262,7 +267,7 @@ impl RecipeExecution<'_> {
         Ok(())
     }
 
-    fn cpu(&self, side: &ObjectState<'_>, formula: &Formula) -> Outcome<CpuId> {
+    fn cpu(&self, side: &ObjectState<'_>, formula: &Formula) -> RecipeResult<CpuId> {
         let value = self.value(side, formula)?;
         let nr_cpus = self.subject.machine.topology.nr_cpus();
         let found = u32::try_from(value).ok().filter(|cpu| (*cpu as usize) < nr_cpus);
@@ -325,7 +330,7 @@ fn fill_map_of_maps(
     map: &str,
     slots: u64,
     place: &SourcePos,
-) -> Outcome<()> {
+) -> RecipeResult<()> {
     let refuse =
         |why: String| RecipeError::at(place, RecipeErrorKind::Map { map: map.to_owned(), why });
     let Some(index) = frontend.object().map(map) else {

@@ -7,10 +7,10 @@ use scxlab_loader::link::{OpenObject, TableError};
 
 use super::super::expr::path_text;
 use super::super::{Action, Assignment, Formula, RecipeError};
-use super::{ObjectState, Outcome, RecipeExecution, no_map, no_program};
+use super::{ObjectState, RecipeExecution, RecipeResult, no_map, no_program};
 
 impl RecipeExecution<'_> {
-    pub(super) fn change(&mut self, open: &mut OpenObject, action: &Action) -> Outcome<()> {
+    pub(super) fn change(&mut self, open: &mut OpenObject, action: &Action) -> RecipeResult<()> {
         match action {
             Action::Set(all) => all.iter().try_for_each(|a| self.set_open(open, a)),
             Action::Ops(pairs) => pairs.iter().try_for_each(|(m, f)| self.set_ops(open, m, f)),
@@ -36,7 +36,7 @@ impl RecipeExecution<'_> {
         }
     }
 
-    fn set_open(&self, open: &mut OpenObject, assignment: &Assignment) -> Outcome<()> {
+    fn set_open(&self, open: &mut OpenObject, assignment: &Assignment) -> RecipeResult<()> {
         let Assignment { target, value: formula } = assignment;
         let side = ObjectState::Open(open);
         let path = path_text(&target.name, &self.steps(&side, target, &formula.place)?);
@@ -47,7 +47,7 @@ impl RecipeExecution<'_> {
 
     /// Sets a member of the ops table. A recipe can only remove a callback, by setting its member
     /// to 0, as a frontend would.
-    fn set_ops(&self, open: &mut OpenObject, member: &str, formula: &Formula) -> Outcome<()> {
+    fn set_ops(&self, open: &mut OpenObject, member: &str, formula: &Formula) -> RecipeResult<()> {
         let value = self.value(&ObjectState::Open(open), formula)?;
         let object = open.object().clone();
         let Some(table) = open.table_mut(self.subject.table) else { return Ok(()) };
