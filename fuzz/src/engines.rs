@@ -7,7 +7,7 @@
 //! Form of an input: a byte that varies the program's environment, then the bytes from which
 //! `insn::random` generates the program.
 
-use scxlab_bpf::insn::random::{self, Entry};
+use scxlab_bpf::insn::random::{self, ProgramEntry};
 use scxlab_bpf::vm::Engine;
 use scxlab_bpf::vm::bare::trial;
 
@@ -15,7 +15,7 @@ pub fn check(data: &[u8]) {
     let [flags, rest @ ..] = data else {
         return;
     };
-    let entry = if flags & 8 == 0 { Entry::Registers } else { Entry::Array };
+    let entry = if flags & 8 == 0 { ProgramEntry::Registers } else { ProgramEntry::Array };
     let program = random::program_for(rest, entry);
     let interp = trial::run(&program, entry, Engine::Interp, *flags);
     assert!(interp.is_some(), "the generator makes programs that decode");

@@ -102,7 +102,8 @@ pub fn recipe(data: &[u8]) {
     }
     KERNEL.with(|(machine, btf)| {
         let recipe = RecipeInput::Text { name: "fuzz.toml".into(), text: recipe.into() };
-        let input = SchedulerInput::of_object(&arg.text, shipped.object, recipe).expect("as before");
+        let input =
+            SchedulerInput::of_object(&arg.text, shipped.object, recipe).expect("as before");
         match Prepared::new(&input, machine, btf) {
             Ok(prepared) => assert!(prepared.object.is_some()),
             Err(error) => refused(error),
