@@ -14,7 +14,7 @@ use scxlab_benches::median;
 use scxlab_bpf::insn::RawInsn;
 use scxlab_bpf::insn::asm::{Assembled, assemble};
 use scxlab_bpf::vm::bare::BareHost;
-use scxlab_bpf::vm::{Config, FuncId, InstanceId, InstanceParts, Limits, call_raw};
+use scxlab_bpf::vm::{Config, Engine, FuncId, InstanceId, InstanceParts, Limits, call_raw};
 
 const ROUNDS: usize = 9;
 
@@ -135,6 +135,8 @@ impl Ours {
     fn new(assembled: &Assembled) -> Result<Ours, Box<dyn Error>> {
         let limits = Limits { insns_per_call: u64::MAX, ..Limits::default() };
         let mut host = BareHost::new(Config { limits, ..Config::default() })?;
+        // Otherwise programs that run often become machine code.
+        host.vm.engine = Engine::Interp;
         let instance = host.vm.add_instance("bench");
         let image = assembled.image("bench")?.into();
         host.vm.install(instance, InstanceParts { image, ..InstanceParts::default() });
