@@ -240,6 +240,18 @@ def links(tree):
                     tree.fault(f"{name}:{number}", f"link to {target}: no such heading")
 
 
+def named_paths(tree):
+    """Paths of source files in backticks, in pages and comments, end like a file of the project."""
+    ends = {name[at:] for name in tree.names for at in range(len(name)) if at == 0 or name[at - 1] == "/"}
+    pattern = re.compile(r"`([A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*/[A-Za-z0-9_-]+\.(?:rs|py|sh|toml|md))`")
+    # The changelog names files as they were.
+    for name in tree.files(r"(?!fuzz/corpus/|CHANGELOG|tools/tidy).*\.(md|rs|c|h|toml|py|sh)"):
+        for number, line in enumerate(tree.text(name).split("\n"), 1):
+            for path in pattern.findall(line):
+                if path not in ends:
+                    tree.fault(f"{name}:{number}", f"{path} does not exist")
+
+
 def wide_prose(tree):
     """Lines of pages, outside tables, code blocks, headings, and what is generated (claims too)."""
     for name in tree.files(r".*\.md"):
@@ -335,8 +347,8 @@ def allowed(lines, number):
 
 
 CHECKS = [
-    licence_lines, dead_files, banned_names, banned_text, long_files, comments, links, wide_prose,
-    documented_targets, system_crates, simulated,
+    licence_lines, dead_files, banned_names, banned_text, long_files, comments, links, named_paths,
+    wide_prose, documented_targets, system_crates, simulated,
 ]
 
 

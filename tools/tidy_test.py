@@ -170,6 +170,12 @@ class TidyTest(unittest.TestCase):
         self.one({**good, "docs/c.md": "[it](b.md#three)\n"}, "no such heading")
         self.one({"docs/a.md": "# A\n[it](#b)\n"}, "no such heading")
 
+    def test_named_paths(self):
+        good = {"docs/a.md": "Start at `x/src/lib.rs`, or at `lib.rs` and `../y`.\n", "crates/x/src/lib.rs": RUST}
+        self.assertEqual(faults(tree(**good)), [])
+        self.one({"docs/a.md": "# A\nSee `x/src/gone.rs`.\n"}, "docs/a.md:2: x/src/gone.rs does not exist")
+        self.one({"x.rs": RUST + "// Models `x/gone.toml`.\n"}, "x.rs:2: x/gone.toml does not exist")
+
     def test_wide_prose(self):
         words = "word " * 21
         self.one({"crates/x/README.md": f"{words}\n"}, "README.md:1: a line of")
