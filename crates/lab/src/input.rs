@@ -77,11 +77,8 @@ pub fn machine(arg: &str, files: &dyn InputFiles) -> Result<Machine, InputError>
         Machine::from_sysfs(files)
     } else if arg.contains('/') || lower.ends_with(".xml") || lower.ends_with(".toml") {
         let text = read_text(arg, files)?;
-        let is_lstopo = match () {
-            () if lower.ends_with(".xml") => true,
-            () if lower.ends_with(".toml") => false,
-            () => text.trim_start().starts_with('<'),
-        };
+        let is_lstopo = lower.ends_with(".xml")
+            || !lower.ends_with(".toml") && text.trim_start().starts_with('<');
         if is_lstopo { Machine::from_lstopo(arg, &text) } else { Machine::from_toml(arg, &text) }
     } else {
         Machine::resolve(arg)

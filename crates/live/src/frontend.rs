@@ -109,8 +109,8 @@ impl Frontend for LiveFrontend<'_> {
 
     fn global(&self, path: &str) -> Result<String, String> {
         let place = self.plan.globals.find(path).map_err(|e| e.to_string())?;
-        let bytes = self.bytes_at(place, place.size)?;
-        Ok(knob::format_value(&self.plan.object().btf, place.field.ty, &bytes))
+        let bytes = self.bytes_at(place, place.extent())?;
+        Ok(place.decode(&self.plan.object().btf, &bytes))
     }
 
     fn set_global(&mut self, path: &str, text: &str) -> Result<(), Box<GlobalError>> {
@@ -123,7 +123,7 @@ impl Frontend for LiveFrontend<'_> {
         // Read only the part of the variable that is set. Variables can have many megabytes, and
         // copying them would delay tasks that wait for this setup.
         let now = self.bytes_at(place, place.extent()).map_err(|_| range())?;
-        let bytes = globals.encode(path, place, text, now).map_err(Box::new)?;
+        let bytes = place.encode(&self.plan.object().btf, path, text, now).map_err(Box::new)?;
         let (base, size) = self.mapping(place.section).map_err(|_| range())?;
         for (at, byte) in (place.offset..size).zip(bytes) {
             // SAFETY: the address lies within the mapping, which is writable because the section is

@@ -250,7 +250,7 @@ impl OpenObject {
 impl Loaded {
     /// Address and type of a global variable, or of a part of one, such as `cfg.slice[3]`.
     pub fn global(&self, path: &str) -> Result<PlacedGlobal, GlobalError> {
-        let found = globals::find(&self.object, path, |s| self.sections[s].size)?;
+        let found = self.find(path)?;
         Ok(PlacedGlobal {
             addr: self.sections[found.section].addr + found.offset,
             size: found.size,
@@ -258,25 +258,28 @@ impl Loaded {
         })
     }
 
+    fn find(&self, path: &str) -> Result<GlobalRef, GlobalError> {
+        globals::find(&self.object, path, |s| self.sections[s].size)
+    }
+
     /// Current value of a global as text.
     pub fn read_global(&self, vm: &Vm, path: &str) -> Result<String, GlobalError> {
-        let place = self.global(path)?;
-        let bytes = vm.mem.host_slice::<u8>(place.addr, place.size.min(1 << 16) as usize);
-        Ok(knob::format_value(&self.object.btf, place.ty, bytes))
+        let place = self.find(path)?;
+        let addr = self.sections[place.section].addr + place.offset;
+        let bytes = vm.mem.host_slice::<u8>(addr, place.extent().min(1 << 16) as usize);
+        Ok(place.decode(&self.object.btf, bytes))
     }
 
     /// Sets a global from text, as a frontend does through its mapping of the section. The call
     /// refuses a read-only global.
     pub fn write_global(&self, vm: &mut Vm, path: &str, text: &str) -> Result<(), GlobalError> {
-        let place = self.global(path)?;
-        let value = |source| GlobalError::Value { path: path.to_owned(), source };
-        let bytes = knob::parse_value(&self.object.btf, place.ty, text).map_err(value)?;
-        match vm.mem.bytes_mut(place.addr, bytes.len() as u64) {
-            Ok(slot) => slot.copy_from_slice(&bytes),
-            Err(_) => {
-                return Err(GlobalError::Frozen { path: path.to_owned() });
-            }
-        }
+        let place = self.find(path)?;
+        let addr = self.sections[place.section].addr + place.offset;
+        let Ok(slot) = vm.mem.bytes_mut(addr, place.extent()) else {
+            return Err(GlobalError::Frozen { path: path.to_owned() });
+        };
+        let bytes = place.encode(&self.object.btf, path, text, slot.to_vec())?;
+        slot.copy_from_slice(&bytes);
         Ok(())
     }
 

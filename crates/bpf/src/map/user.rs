@@ -111,6 +111,9 @@ impl Vm {
     ) -> MapResult<()> {
         let (maps, mut ctx) = self.split_maps();
         let map = maps.get_mut(id).filter(|map| map.is_percpu()).ok_or(EINVAL)?;
+        if map.frozen {
+            return Err(EPERM);
+        }
         let sizes_fit =
             key.len() == map.def.key_size as usize && value.len() == map.def.value_size as usize;
         if !sizes_fit {

@@ -113,34 +113,9 @@ impl Globals {
     pub fn set(&mut self, path: &str, text: &str) -> Result<(), GlobalError> {
         let place = self.find(path)?;
         let now = self.bytes(place.section, place.offset, place.extent());
-        let bytes = self.encode(path, place, text, now)?;
+        let bytes = place.encode(&self.object.btf, path, text, now)?;
         self.write(place.section, place.offset, &bytes)
             .ok_or_else(|| GlobalError::Range { path: path.to_owned() })
-    }
-
-    /// Returns the bytes that a place holds once it is set from text. `now` are the bytes that the
-    /// place holds before, as many as `GlobalRef::extent()`.
-    pub fn encode(
-        &self,
-        path: &str,
-        place: GlobalRef,
-        text: &str,
-        mut now: Vec<u8>,
-    ) -> Result<Vec<u8>, GlobalError> {
-        let value = |source| GlobalError::Value { path: path.to_owned(), source };
-        let bytes = knob::parse_value(&self.object.btf, place.field.ty, text).map_err(value)?;
-        let bits = place.field.bitfield_bits;
-        if bits == 0 {
-            check_len(path, place, &bytes)?;
-            return Ok(bytes);
-        }
-        let number = knob::int_of(&bytes, false);
-        if bits < 64 && number >> bits != 0 {
-            let (text, ty) = (text.to_owned(), format!("{bits}-bit field"));
-            return Err(value(ValueError::Range { text, ty, min: 0, max: (1 << bits) - 1 }));
-        }
-        knob::set_bitfield(&mut now, place.field, number);
-        Ok(now)
     }
 
     /// Sets a variable, or part of one, from bytes of exactly its size.
@@ -154,8 +129,8 @@ impl Globals {
     /// Current value of a variable, or of part of one, as text.
     pub fn get(&self, path: &str) -> Result<String, GlobalError> {
         let place = self.find(path)?;
-        let bytes = self.bytes(place.section, place.offset, place.size.min(PAGE as u64));
-        Ok(knob::format_value(&self.object.btf, place.field.ty, &bytes))
+        let bytes = self.bytes(place.section, place.offset, place.extent().min(PAGE as u64));
+        Ok(place.decode(&self.object.btf, &bytes))
     }
 
     /// Grows (or shrinks) a section to `size` bytes, as `bpf_map__set_value_size()` does. `name` is
@@ -297,6 +272,42 @@ impl GlobalRef {
             bits => (self.field.bit_off % 8 + bits).div_ceil(8),
         }
     }
+
+    /// Formats the value of a place that holds these bytes, `extent()` of them.
+    pub fn decode(&self, btf: &Btf, bytes: &[u8]) -> String {
+        if self.field.bitfield_bits == 0 {
+            return knob::format_value(btf, self.field.ty, bytes);
+        }
+        let resolved = btf.resolve(self.field.ty).ok();
+        let signed = resolved.and_then(|ty| btf.int(ty)).is_some_and(|info| info.signed);
+        let value = knob::bitfield(bytes, self.field, signed).to_le_bytes();
+        knob::format_value(btf, self.field.ty, &value[..self.size.min(16) as usize])
+    }
+
+    /// Returns the bytes that a place holds once it is set from text. `now` are the bytes that the
+    /// place holds before, `extent()` of them.
+    pub fn encode(
+        &self,
+        btf: &Btf,
+        path: &str,
+        text: &str,
+        mut now: Vec<u8>,
+    ) -> Result<Vec<u8>, GlobalError> {
+        let value = |source| GlobalError::Value { path: path.to_owned(), source };
+        let bytes = knob::parse_value(btf, self.field.ty, text).map_err(value)?;
+        let bits = self.field.bitfield_bits;
+        if bits == 0 {
+            check_len(path, *self, &bytes)?;
+            return Ok(bytes);
+        }
+        let number = knob::int_of(&bytes, false);
+        if bits < 64 && number >> bits != 0 {
+            let (text, ty) = (text.to_owned(), format!("{bits}-bit field"));
+            return Err(value(ValueError::Range { text, ty, min: 0, max: (1 << bits) - 1 }));
+        }
+        knob::set_bitfield(&mut now, self.field, number);
+        Ok(now)
+    }
 }
 
 fn check_len(path: &str, place: GlobalRef, bytes: &[u8]) -> Result<(), GlobalError> {
@@ -373,10 +384,11 @@ pub fn find(
     if rest.is_empty() && is_last && size != object.sections[section].size {
         len = size.saturating_sub(var.offset);
     }
-    if offset.checked_add(len).is_none_or(|end| end > size) {
+    let found = GlobalRef { section, offset, size: len, field };
+    if offset.checked_add(found.extent()).is_none_or(|end| end > size) {
         return Err(GlobalError::Range { path: path.to_owned() });
     }
-    Ok(GlobalRef { section, offset, size: len, field })
+    Ok(found)
 }
 
 /// Resolves an index past the declared length of an array that ends its section. The section's

@@ -278,6 +278,18 @@ pub fn int_of(bytes: &[u8], signed: bool) -> i128 {
     i128::from_le_bytes(raw)
 }
 
+/// Returns the value of a bitfield. `unit` begins with the byte that holds the field's first bit.
+pub fn bitfield(unit: &[u8], field: FieldRef, signed: bool) -> i128 {
+    let first = (field.bit_off % 8) as usize;
+    let bits = usize::from(field.bitfield_bits).min(127);
+    let is_set = |bit: usize| {
+        let at = first + bit;
+        unit.get(at / 8).is_some_and(|byte| byte & 1 << (at % 8) != 0)
+    };
+    let value = (0..bits).filter(|&bit| is_set(bit)).fold(0, |value, bit| value | 1i128 << bit);
+    if signed && bits > 0 && is_set(bits - 1) { value - (1 << bits) } else { value }
+}
+
 /// Sets a bitfield. `unit` begins with the byte that holds the field's first bit; bits of the field
 /// past the end of `unit` are dropped.
 pub fn set_bitfield(unit: &mut [u8], field: FieldRef, value: i128) {

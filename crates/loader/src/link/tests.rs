@@ -149,6 +149,8 @@ fn globals_are_placed_filled_and_protected() {
     assert_eq!(loaded.read_global(&k.vm, "counter").as_deref(), Ok("16"));
     loaded.write_global(&mut k.vm, "counter", "100").unwrap();
     assert_eq!(run(&mut k, &loaded, "data", 0), Ok(20 + 105));
+    assert_eq!(loaded.read_global(&k.vm, "cfg.low").as_deref(), Ok("3"));
+    assert_eq!(loaded.read_global(&k.vm, "cfg.high").as_deref(), Ok("1000"));
     let frozen = loaded.write_global(&mut k.vm, "slice_ns", "5");
     assert!(matches!(frozen, Err(GlobalError::Frozen { .. })), "{frozen:?}");
     let arena = loaded.global("arena_var").unwrap();

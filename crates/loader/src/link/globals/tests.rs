@@ -45,6 +45,9 @@ fn bitfields_are_set_without_touching_their_neighbours() {
     g.set("cfg.low", "0").unwrap();
     assert_eq!(word(&g), 4095 << 4);
     assert!(g.set("cfg.low", "16").is_err());
+    g.set("cfg.low", "5").unwrap();
+    let now = |path: &str| g.get(path).unwrap();
+    assert_eq!((now("cfg.low").as_str(), now("cfg.high").as_str()), ("5", "4095"));
 }
 
 #[test]
