@@ -35,8 +35,8 @@
 #define NUMA_PAGE	4096
 #define NUMA_NOWHERE	(-1)
 #define NUMA_WINDOW	26	/* length of a window as a shift of ns: 67 ms */
-#define NUMA_PLACE	1024	/* units of a core, which has room for one task that makes no
-				 * other task wait */
+#define NUMA_PLACE	1024	/* value of a whole core where cores are counted; a thread
+				 * of a core counts as a fraction */
 
 /* A process's share of a node. */
 struct numa_share {
@@ -471,8 +471,8 @@ static void numa_reweigh(numa_member_t *m, u64 weight, u64 now)
 }
 
 /*
- * Sets the node that has most of the member's memory, and the member's faults. NUMA_NOWHERE: the
- * node is not known.
+ * Sets the node that holds most of the member's memory, and the number of the member's faults.
+ * `node` is NUMA_NOWHERE if that node is not known.
  */
 static void numa_remember(numa_member_t *m, s32 node, u64 faults)
 {
@@ -597,8 +597,9 @@ static u64 numa_task_weight(numa_proc_t *p, u32 node)
 }
 
 /*
- * Returns the node with the fewest tasks of the process, among those that have a runnable task of
- * it and from which a move to `here` brings it together. NUMA_NOWHERE: there is none.
+ * Returns the node from which a task of the process should move to `here`; NUMA_NOWHERE: there is
+ * none. The node has a runnable task of the process, and the move brings the process together. Of
+ * several such nodes the one with the fewest tasks of the process is chosen.
  */
 static __noinline s32 numa_source(numa_proc_t *p, u32 here, bool by_faults)
 {
@@ -619,8 +620,9 @@ static __noinline s32 numa_source(numa_proc_t *p, u32 here, bool by_faults)
 }
 
 /*
- * Returns the node, other than `from`, on which the process has at least as large a share as on
- * `to`, more faults than there, and the most faults of all such nodes. NUMA_NOWHERE: there is none.
+ * Returns a node, other than `from`, on which the process has at least as large a share as on `to`
+ * and more faults than on `to`; NUMA_NOWHERE: there is none. Of several such nodes the one with the
+ * most faults is chosen.
  */
 static __noinline __attribute__((unused)) s32 numa_nearer_memory(numa_proc_t *p, u32 from, u32 to)
 {
@@ -644,8 +646,8 @@ static __noinline __attribute__((unused)) s32 numa_nearer_memory(numa_proc_t *p,
 }
 
 /*
- * Returns whether the process has faults on the node, and no other node has more of the process or
- * of its faults.
+ * Returns whether the process has faults on the node, and no other node has a larger share of the
+ * process or more of its faults.
  */
 static __noinline __attribute__((unused)) bool numa_is_at_memory(numa_proc_t *p, u32 node)
 {

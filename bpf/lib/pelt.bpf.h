@@ -97,7 +97,7 @@ static __noinline __attribute__((unused)) bool pelt_update(struct pelt_avg __are
 	u64 units, ended, part, full, left;
 
 	if ((s64)(now - a->last) < 0) {
-		a->last = now;	/* the CPU of the last update had a clock that was ahead */
+		a->last = now;	/* goes back: another CPU's clock was ahead at the last update */
 		return false;
 	}
 	units = (now - a->last) >> PELT_UNIT_SHIFT;

@@ -45,7 +45,7 @@ u64 until = ~0ULL;
 enum presence { ABSENT, WAITS, RUNS };
 
 struct task_state {
-	enum presence presence;	/* state in which the task is counted for its cgroup */
+	enum presence presence;	/* whether the task counts as waiting or running in its cgroup */
 	u64 cgroup;
 	u64 waiting_since;	/* 0: the task does not wait */
 	u64 woken_at;		/* 0: the wait did not begin with a wake-up */
@@ -289,8 +289,8 @@ int BPF_PROG(on_waking, struct task_struct *p)
 		return 0;
 	}
 	/*
-	 * A task that has not left its CPU yet continues without a wait. A task that was preempted on its
-	 * way to sleep waits already, and that wait continues.
+	 * The wake-up begins no wait if the task has not left its CPU yet, because the task then
+	 * runs on. A task that was preempted on its way to sleep waits already.
 	 */
 	if (s->on_cpu_since || s->waiting_since)
 		return 0;
@@ -434,8 +434,8 @@ int BPF_PROG(on_switch, bool preempted, struct task_struct *prev, struct task_st
 		return 0;
 	trace(TRACE_SWITCH, now, prev, next, state_after(preempted, prev_state), 0);
 	/*
-	 * At the CPU's first switch `since` is 0, because the CPU has run `prev` since before the
-	 * measurement.
+	 * At the CPU's first switch `since` is 0, so `prev` is charged from the beginning of the
+	 * measurement. The CPU has run `prev` since before then.
 	 */
 	if (prev->pid)
 		cpu->busy += measured(cpu->since, now);

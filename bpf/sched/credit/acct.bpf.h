@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Accounting: a vCPU that runs burns credit (burn), and each time slice hands out new credit
- * (account). Only the accounting timer touches the list of active domains, so the list needs no
+ * Accounting: a vCPU that runs burns credit, see burn(). Once per time slice a timer hands out new
+ * credit, see account(). Only this timer touches the list of active domains, so the list needs no
  * lock.
  */
 #ifndef SCXLAB_CREDIT_ACCT_BPF_H
@@ -163,8 +163,8 @@ static bool share_out(struct dom *d)
 		weight *= n;
 	h->weight_left -= weight < h->weight_left ? weight : h->weight_left;
 	/*
-	 * The domain's n vCPUs cannot run for more than n spans. The domain earns more than that
-	 * only to pay debt.
+	 * Since the last accounting the domain's n vCPUs cannot have run for more than n times
+	 * span_us. The domain earns more than that only to pay debt.
 	 */
 	peak_us = n * h->span_us + div_up(h->owed_us * weight, h->weight_total);
 	d->cap_us = div_up(effective_cap(d) * h->span_us, tslice_us());
@@ -238,8 +238,8 @@ static void park(struct vcpu *v)
 	v->parked = true;
 	v->parked_at = scx_bpf_now();
 	/*
-	 * The slot may have been given to another task, which clears the slot's bit. The bit is
-	 * set, because the accounting must look at a parked vCPU again.
+	 * Sets the bit of the slot, because the accounting must look at a parked vCPU again. The
+	 * bit may be clear, because the slot may have been given to another task in the meantime.
 	 */
 	set_active(v->slot);
 	STAT(vcpu_park);

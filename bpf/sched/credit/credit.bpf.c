@@ -326,8 +326,9 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(credit_init_task, struct task_struct *p, struct scx
 	}
 	ref->slot = slot;
 	/*
-	 * The slot's bit is cleared before its state, because the accounting may still park its
-	 * last task.
+	 * Clears the slot's bit before the slot's state. The accounting may still park the slot's
+	 * last task between the two. In the reverse order a parked vCPU could stay without its bit,
+	 * and the accounting would never unpark it.
 	 */
 	clear_active(slot);
 	__builtin_memset(v, 0, sizeof(*v));

@@ -92,7 +92,10 @@ static __noinline s32 cpu_pick(struct task_struct *p, s32 from, bool own_idle)
 	}
 	if (!nr_idle || !bpf_cpumask_intersects(idlers, p->cpus_ptr))
 		goto out;
-	/* The search must start from an idle CPU, or the two threads of a core would look alike. */
+	/*
+	 * The search must start from an idle CPU, because nxt_is_better() compares cores: an idle
+	 * thread is never better than the busy thread of its own core.
+	 */
 	extra = own_idle && !bpf_cpumask_test_cpu(cpu, idlers);
 	if (!extra && !bpf_cpumask_test_cpu(cpu, idlers)) {
 		first = cycle(cpu, idlers, p->cpus_ptr);

@@ -266,7 +266,7 @@ static __noinline bool steal(s32 cpu, s32 pri)
 	bpf_for(i, 1, nr_cpus) {
 		s32 peer = ((u32)cpu + i) % nr_cpus;
 
-		/* An idle peer is about to take its own vCPU. */
+		/* Skips an idle peer, which is about to take its own vCPU. */
 		if (has_cpu(peer, idlers))
 			continue;
 		if (steal_from(cpu, peer, pri)) {

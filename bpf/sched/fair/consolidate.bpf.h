@@ -110,8 +110,8 @@ static __noinline bool prefers_memory(numa_proc_t *p, u32 from, u32 to, u64 now)
 }
 
 /*
- * Chooses the process and the node to take a task from, and returns whether there is one. The
- * choice is stored in the arena, like `balance`.
+ * Chooses the process and the node to take a task from, and returns whether there is one. Stores
+ * the choice in the CPU's `take` and `take_from`.
  */
 __weak bool choose_process(s32 cpu, u64 now)
 {
@@ -145,8 +145,9 @@ __weak bool choose_process(s32 cpu, u64 now)
 }
 
 /*
- * Returns a CPU of the node `take_from` where the process runs (`runs`), or where tasks wait. Of
- * several it chooses the CPU with the fewest tasks whose process belongs on that node.
+ * Returns the CPU of the node `take_from` with the fewest tasks whose process belongs on that node;
+ * NO_CPU: there is none. Considers only CPUs that run a task of the process `take` or, unless
+ * `runs`, only CPUs on which tasks wait.
  */
 __weak s32 choose_queue(s32 cpu, bool runs)
 {
@@ -211,7 +212,7 @@ static void pull_running(s32 cpu, u64 now)
 	push_from(from, cpu, c->take);
 }
 
-/* If a task here would share its core, passes the work on to a CPU of an idle core. */
+/* If another core of this node is idle, asks a CPU of it to look in place of this CPU. */
 static bool pass_on(s32 cpu)
 {
 	s32 better;
@@ -316,7 +317,7 @@ static __noinline s32 wake_at_home(struct task_struct *task, fair_task_t *t, s32
 	if (!t || !t->numa.proc || !may_move(t, now))
 		return NO_CPU;
 	p = t->numa.proc;
-	/* The whole process is here. */
+	/* The task stays if its whole process is on this node already. */
 	if (numa_share(p, from)->home == p->home || is_migration_disabled(task))
 		return NO_CPU;
 	home = choose_home(t, from, now);
@@ -351,7 +352,10 @@ static __always_inline void swap_from(s32 from, s32 to, u32 which, numa_proc_t *
 	kick(from, SCX_KICK_PREEMPT);
 }
 
-/* Counts the intended task, which is on its way. In an exchange, the other task follows now. */
+/*
+ * Counts the move of the task that was sent to CPU `to`. If that was the first half of an exchange,
+ * makes `to` send the other task here.
+ */
 static void note_pushed(fair_cpu_t *c, s32 to)
 {
 	if (c->push_swap == SWAP_NONE)

@@ -329,7 +329,7 @@ static void dequeue_task(fair_task_t *t, bool sleeps, u64 now)
 			return;
 		se = &q->se;
 		q = q->depth ? se->q : NULL;
-		/* Other tasks keep the cgroup on its queue. */
+		/* A cgroup with other runnable entities stays on its parent's queue. */
 		if (q && se->mine->nr)
 			break;
 	}

@@ -73,7 +73,7 @@ s32 BPF_STRUCT_OPS(fair_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wak
 		return cpu;
 	}
 	count(wakeups);
-	/* The task's affinity has changed during its sleep. */
+	/* If the task's affinity lost prev_cpu during its sleep, any allowed CPU will do. */
 	if (!may_run_on(p, prev_cpu))
 		return scx_bpf_pick_any_cpu(p->cpus_ptr, 0);
 	t->sync_waker = wake_flags & SCX_WAKE_SYNC ? this_cpu : NO_CPU;
@@ -210,8 +210,9 @@ void BPF_STRUCT_OPS(fair_running, struct task_struct *p)
 		follow_task(t, cpu, now);
 	} else {
 		/*
-		 * The kernel put the task on the CPU without ops.enqueue(): an attribute was
-		 * changed while the task ran, or the kernel bypassed the scheduler.
+		 * Counts the task here, because the kernel put it on the CPU without ops.enqueue():
+		 * an attribute was changed while the task ran, or the kernel bypassed the
+		 * scheduler.
 		 */
 		arrives(p, t, 0, now);
 		attach_task(t, cpu, ENQ_MOVED, now);
@@ -245,7 +246,7 @@ void BPF_STRUCT_OPS(fair_stopping, struct task_struct *p, bool runnable)
 	u64 now = scx_bpf_now();
 	fair_task_t *t;
 
-	/* ops.quiescent() takes off a task that is no longer runnable. */
+	/* A task that is no longer runnable is left to ops.quiescent(), which follows. */
 	if (!runnable)
 		return;
 	t = task_of(p);
@@ -411,7 +412,10 @@ void BPF_STRUCT_OPS(fair_cpu_online, s32 cpu)
 	numa_note_cpu(cpu, 1);
 }
 
-/* The kernel moves the CPU's waiting tasks to its local queue, and from there to other CPUs. */
+/*
+ * The CPU's queues need no draining: the kernel moves the CPU's waiting tasks to its local queue,
+ * and from there to other CPUs.
+ */
 void BPF_STRUCT_OPS(fair_cpu_offline, s32 cpu)
 {
 	use_arena();

@@ -116,12 +116,14 @@ struct fair_rq {
 	fair_entity_t *buddy_gang;	/* cgroup of a gang that comes first in this pick */
 	u64 gang_nr;			/* on a domain's first CPU: a gang's runnable tasks << 32
 					 * | CPUs with one */
-	u64 gang_unfit_until;		/* on that CPU: time before which the gang leads no
-					 * round, ns */
+	u64 gang_unfit_until;		/* on a domain's first CPU: time before which the gang
+					 * leads no round, ns */
 	u64 gang_window;		/* window of gang_active and gang_pinned */
-	u32 gang_active;		/* on that CPU: the gang's tasks that ran in the window */
+	u32 gang_active;		/* on a domain's first CPU: the gang's tasks that ran in
+					 * the window */
 	u32 gang_pinned;		/* on each CPU: tasks bound to it that ran in the window */
-	u32 gang_size;			/* on the first CPU: gang_active of the window before */
+	u32 gang_size;			/* on a domain's first CPU: gang_active of the window
+					 * before */
 	u32 gang_pad;
 	/* load=window */
 	u64 load_avg;			/* weight * ns in the window, plus older windows, each
@@ -189,7 +191,7 @@ struct fair_task {
 	u32 policy_batch;
 	u64 stopped_at;			/* when the task last left a CPU */
 	u64 waits_since;		/* when the task began to wait */
-	u64 ran_at_wake;		/* se.ran at its last wake-up */
+	u64 ran_at_wake;		/* se.ran at the task's last wake-up */
 	/* gangs */
 	u64 gang_window;		/* window of the next two fields */
 	u64 ran_at_window;		/* se.ran when the window first saw the task */
@@ -460,8 +462,8 @@ const volatile u32 topo_cpus;			/* CPUs in the tables below; 0: there is no
 const volatile u32 cpu_core[MAX_CPUS];
 const volatile u32 cpu_llc[MAX_CPUS];
 const volatile u32 cpu_node[MAX_CPUS];
-const volatile u32 cpu_order[MAX_CPUS];		/* in it the CPUs of a core, of an LLC, of a node
-						 * are adjacent */
+const volatile u32 cpu_order[MAX_CPUS];		/* order in which the CPUs of a core, of an LLC
+						 * and of a node are adjacent */
 const volatile u32 core_size[MAX_CPUS];		/* CPUs in the core of each CPU */
 
 /* ---- state ---- */

@@ -57,8 +57,8 @@ __weak bool may_follow(u32 group, u32 cpu)
 }
 
 /*
- * Whether the CPU should join a round in which it does not take part. Such a CPU has a task of the
- * round's gang.
+ * Whether the CPU, which does not take part in the round, should join it. To join, the CPU needs a
+ * runnable task of the round's gang.
  */
 static __always_inline bool should_join(u32 cpu, u64 round)
 {
@@ -231,7 +231,7 @@ __weak bool tick_gang(u32 cpu, u32 group, bool over, u64 now)
 		return (g->delays_outsider && !graced) || turn_is_over(cpu, gang_of(group));
 	}
 	if (gang == FAIR_GANG_V2 && g->round) {
-		/* The round is over, so fairness decides which task runs next. */
+		/* The round is over: preempts the task, so that fairness decides what runs. */
 		g->round = 0;
 		return true;
 	}

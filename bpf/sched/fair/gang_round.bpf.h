@@ -73,7 +73,7 @@ static __always_inline u64 round_of(u32 cpu, u64 now)
 	return round && group_at(gang_of_round(round))->gang ? round : 0;
 }
 
-/* v2: whether the CPU runs the gang that has its round, and keeps it until the round is over. */
+/* v2: whether the CPU has joined the round that its domain has now, and has not left it since. */
 static __always_inline bool gang_bound(u32 cpu, u64 now)
 {
 	u64 round = gang_cpu(cpu)->round;

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * CPUs that wait for the end of a round.
+ * CPUs that stay idle until a gang's round is over.
  *
- * Owns: when, and for how long, a CPU whose own task of the round sleeps leaves the tasks of other
- * gangs waiting for the end of the round, and the notice that the round is over. GANG.md, rule 5.
+ * A CPU may do so if its own tasks of that gang sleep and its runnable tasks are all of other
+ * gangs.
+ *
+ * Owns: which CPUs do so, for how long, and the kick that tells them that a round ended early.
+ * GANG.md, rule 5.
  */
 #ifndef FAIR_GANG_WAIT_BPF_H
 #define FAIR_GANG_WAIT_BPF_H

@@ -100,7 +100,7 @@ static void unthrottle(fair_rq_t *q, u64 now)
 	fair_rq_t *at = q->se.q;
 	s64 stood = load_clock(at, now) - q->throttled_at;
 
-	/* Another CPU's clock may have been ahead. */
+	/* Drops a negative time: the clock of the CPU that throttled may have been ahead. */
 	if (stood > 0)
 		q->throttled_ns += stood;
 	q->throttled = 0;

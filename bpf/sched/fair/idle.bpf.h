@@ -25,11 +25,12 @@
 #include "balance.bpf.h"
 
 #define ASKS		8	/* idle CPUs that a CPU asks at a tick, at most */
-#define ASK_LOOKS	64	/* waiting tasks for which a CPU looks for idle CPUs then */
-#define STEAL_LOOKS	4096	/* tasks of one CPU that a CPU tries if it was asked; if it
-				 * became idle: nr_migrate */
-#define QUICK_REDOS	2	/* CPUs per level that a CPU tries if it became idle; if it was
-				 * asked: REDOS */
+#define ASK_LOOKS	64	/* waiting tasks for which a CPU looks for an idle CPU at a
+				 * tick, at most */
+#define STEAL_LOOKS	4096	/* tasks of one CPU that an idle CPU tries if it was asked to
+				 * look; if it has just become idle, it tries nr_migrate */
+#define QUICK_REDOS	2	/* CPUs per level that a CPU tries if it has just become idle;
+				 * if it was asked to look, it tries REDOS */
 
 /*
  * load=pelt: a CPU that has had work for this long without a break (two half-lives) is short of
@@ -90,8 +91,8 @@ __weak s32 richest_cpu(s32 cpu, u32 level, u64 now)
 		if (from->root->h_nr < 2)
 			continue;
 		/*
-		 * The load of a CPU's sleepers decays, so a CPU has no more load now than at its
-		 * last update.
+		 * The load as of the last update rules out most CPUs without an update. The present
+		 * load is not larger, because the load of a CPU's sleepers only decays.
 		 */
 		load = cpu_load_then(from);
 		if (load <= too_little && !is_short_of_time(from, now))
@@ -120,7 +121,7 @@ static bool take_from(s32 cpu, s32 from, u32 level, bool asked, u64 now)
 
 	pull->from = from;
 	pull->to = cpu;
-	/* may_pull() lets a task come that has twice this load. */
+	/* The half, because may_pull() lets a task come that has up to twice `imbalance`. */
 	pull->imbalance = spare_load(level, cpu_load_now(c, now), there, cpu_load_now(there, now), now) / 2;
 	pull->now = now;
 	pull->level = level;

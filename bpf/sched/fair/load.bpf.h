@@ -67,7 +67,7 @@ static __noinline int window_track(fair_rq_t *q, u64 now, bool force)
 	u64 window = shares_window_ns, delta;
 
 	now = load_clock(q, now);
-	/* The last update was by another CPU, whose clock was ahead. */
+	/* No time has passed if the last update was by another CPU, whose clock was ahead. */
 	if ((s64)(now - q->load_stamp) < 0)
 		now = q->load_stamp;
 	delta = now - q->load_stamp;
@@ -244,7 +244,7 @@ static void pelt_enqueue(fair_entity_t *se, fair_rq_t *q, u64 now)
 	bool woken = se->decays_at > 0;
 
 	if (woken) {
-		/* The entity's load is part of this queue's blocked load. */
+		/* The entity slept on this queue: its load leaves the queue's blocked load. */
 		pelt_sync_decay(se, q);
 		unblock_load(q, se->contrib);
 		pelt_update_entity(se, q, now, false);

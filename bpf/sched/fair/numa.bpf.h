@@ -63,7 +63,7 @@ static __always_inline void numa_note_dequeue(fair_task_t *t, u32 cpu, u64 now)
 	t->numa_local = 0;
 }
 
-/* Passes on that the load of a counted task has changed. */
+/* Tells lib/numa.bpf.h that the load of a counted task has changed. */
 static __always_inline void numa_note_load(fair_entity_t *se, u64 now)
 {
 	if (numa == FAIR_NUMA_CONSOLIDATE__LOAD && numa_on() && !se->mine)
@@ -104,8 +104,8 @@ static __always_inline void numa_note_running(fair_cpu_t *c, fair_task_t *t, str
 }
 
 /*
- * Adds the places of `cpus` CPUs to a node; -1: the CPU goes. A thread counts as a part of its
- * core.
+ * Adds a CPU to its node's number of cores if `cpus` is 1, and removes it if `cpus` is -1. A thread
+ * counts as a fraction of its core.
  */
 static void numa_note_cpu(u32 cpu, s64 cpus)
 {
@@ -186,8 +186,9 @@ static bool scatters(fair_task_t *t, u32 from, u32 to)
 }
 
 /*
- * Whether balancing may take the task in this pass. First pass: only if its process is not
- * scattered. Second: also if it has waited so long that its node is not just busy for a moment.
+ * Whether balancing may take the task in this pass. First pass: only if the move does not scatter
+ * the task's process. Second pass: also if the task has waited for so long that its node is not
+ * just busy for a moment.
  */
 static __noinline bool numa_lets(fair_task_t *t, pull_t *pull)
 {
@@ -204,8 +205,8 @@ static __noinline bool numa_lets(fair_task_t *t, pull_t *pull)
 	if (pull->helps && (scatters(t, from, to) || (pull->full && numa_helps(t, from, to))))
 		return false;
 	/*
-	 * Another node is nearer to the task's memory. If the task has to wait for that node, the
-	 * second pass takes it.
+	 * The first pass leaves a task to another node that is nearer to the task's memory. If the
+	 * task has waited for long, the second pass takes it.
 	 */
 	if (pull->helps && !pull->only && by_faults() && numa_nearer_memory(t->numa.proc, from, to) != NUMA_NOWHERE)
 		return false;

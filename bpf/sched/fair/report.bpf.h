@@ -14,7 +14,7 @@ struct fair_report_args {
 	u32 cpu;
 	u32 group;		/* slot; 0: the root's */
 	/* out */
-	u64 cgid;		/* of the slot's cgroup; 0 for the root */
+	u64 cgid;		/* id of the slot's cgroup; 0 for the root */
 	u32 nr;			/* runnable entities */
 	u32 h_nr;		/* runnable tasks */
 	u64 weight;		/* sum over the runnable entities */
@@ -27,15 +27,15 @@ struct fair_report_args {
 	u32 throttled;
 	u32 nr_groups;		/* number of slots */
 	/* load=pelt; in parts of 1024 */
-	u64 runnable;		/* part of the time with work; for the root: of the CPU's time */
+	u64 runnable;		/* part of the time in which the queue (root: the CPU) had work */
 	u64 usage;		/* part of the time running */
 	s64 group_runnable;	/* `runnable` of the queue's group, summed over all CPUs */
 	s64 group_usage;
 };
 
 /*
- * Returns the averages of a queue (of the root: of its CPU) as an update would leave them. They are
- * in the CPU's scratch copy.
+ * Returns the averages of a queue, or of the CPU if the queue is the root's, as an update would
+ * leave them. The result is in the CPU's scratch copy, and the averages do not change.
  */
 static struct pelt_avg __arena *times_now(fair_rq_t *q, u64 now)
 {

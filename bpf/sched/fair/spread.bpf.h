@@ -50,7 +50,7 @@ static __noinline s32 least_ganged(struct task_struct *p, u32 group, s32 cpu)
 	u64 least = ~0ULL;
 	s32 best = cpu;
 
-	/* Each CPU has a task of the gang. */
+	/* If each CPU has a task of the gang, the task goes to `cpu`. */
 	if (!p || gang_width(group, cpu) >= nr)
 		return cpu;
 	bpf_for(i, first, first + nr) {
@@ -109,8 +109,8 @@ __weak s32 find_spread(u32 group, s32 cpu)
 }
 
 /*
- * At a tick: whether the next dispatch is to send a task of `group` away. If none may go, the gang
- * does not fit.
+ * At a tick: whether the next dispatch is to send a waiting task of `group` to another CPU. If the
+ * CPU has several tasks of the gang and none may go, the gang is marked as one that does not fit.
  */
 static __noinline bool spread_is_due(u32 cpu, u32 group, u64 now)
 {
@@ -143,9 +143,9 @@ static __noinline int end_turn(u32 cpu, u64 now)
 }
 
 /*
- * Called after a task was put on the local queue of CPU `to`. That CPU does not count the task
- * before the task runs, so none of its ticks ends a turn for the task, and a CPU in round after
- * round does not balance. This call therefore ends the turn there.
+ * Ends the turn on CPU `to`, on whose local queue a task was just put. Without this call the task
+ * could wait for long: the CPU does not count the task before the task runs, so no tick there ends
+ * a turn for it, and a CPU in round after round does not balance.
  */
 static __always_inline void gang_sent(s32 to, u64 now)
 {

@@ -99,7 +99,10 @@ static __noinline void detach_task(fair_task_t *t, bool sleeps, u64 sum_exec, u6
 		return;
 	c = q->on;
 	stops = c->curr == t;
-	/* If the task stops, fair_running() of the next task looks at the waiting ones. */
+	/*
+	 * Looks at the first waiting task only if the running task stays. If the running task
+	 * stops, fair_running() does so when the next task starts.
+	 */
 	if (!stops)
 		has_head = peek_head(q, &head);
 	bpf_spin_lock(&l->lock);

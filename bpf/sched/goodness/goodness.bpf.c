@@ -149,8 +149,9 @@ void BPF_STRUCT_OPS(goodness_enqueue, struct task_struct *p, u64 enq_flags)
 	list_add(s, idx, queue_of(cpu), woken, claimed);
 	scx_bpf_dsq_insert(p, queue_of(cpu), s->left_ns ?: 1, enq_flags);
 	/*
-	 * If the CPU for which the task is reserved has looked meanwhile, for another task, it did
-	 * not see this one.
+	 * Kicks a CPU for a task that is not reserved. If the CPU for which the task is reserved
+	 * has looked for a task meanwhile, it did not see this one: the reservation ends, and a CPU
+	 * is kicked, too.
 	 */
 	if (!claimed || !READ_ONCE(cpu_at(cpu)->expected)) {
 		claim_ends(s);
@@ -216,7 +217,7 @@ __weak s32 best_queue(struct scan *scan)
 	return found;
 }
 
-/* CPUs that find all tasks spent at the same time cause one recalculation. */
+/* If several CPUs find at the same time that all tasks are spent, only one call has an effect. */
 static void recalculate(u32 queue, u64 seen)
 {
 	if (__sync_val_compare_and_swap(epoch_of(queue), seen, seen + 1) == seen)
@@ -320,7 +321,7 @@ void BPF_STRUCT_OPS(goodness_dispatch, s32 cpu, struct task_struct *prev)
 		count(kept, 1);
 		scx_bpf_task_set_slice(prev, s->left_ns ?: 1);
 	} else if (!runnable) {
-		/* A list may lack a waiting task for a moment; the queue's DSQ never does. */
+		/* Tries the queue's DSQ, too: the list may lack a waiting task for a moment. */
 		scx_bpf_dsq_move_to_local(queue_of(cpu), 0);
 	}
 }
@@ -484,7 +485,10 @@ void BPF_STRUCT_OPS(goodness_exit_task, struct task_struct *p, struct scx_exit_t
 	slot_put(idx);
 }
 
-/* The CPU may have become idle before this call, when it was not allowed to kick itself. */
+/*
+ * Kicks the CPU if tasks wait. The CPU may have become idle before this call, when it was not
+ * allowed to kick itself.
+ */
 void BPF_STRUCT_OPS(goodness_cpu_online, s32 cpu)
 {
 	cpu_at(cpu)->online = true;

@@ -42,7 +42,8 @@ struct slot {
 	u32 cpu;		/* CPU on which the task ran last */
 	u32 queue;		/* queue to which the task belongs; the queue's DSQ holds the
 				 * task */
-	u32 linked_in;		/* queue whose list the slot is in; not `queue` only in races */
+	u32 linked_in;		/* queue whose list the slot is in; differs from `queue` only
+				 * during a race */
 	u32 listed;
 	u32 waiting;		/* enum waiting */
 	u8 yielded;		/* the task yielded, and loses against any other task once */
@@ -52,8 +53,8 @@ struct slot {
 	u8 asleep;
 	s32 nice;
 	s32 counter;		/* ticks left */
-	u32 dyn_prio;		/* dynamic priority: recalculations slept through less slices
-				 * used (not 2.4) */
+	u32 dyn_prio;		/* dynamic priority: recalculations slept through, minus
+				 * slices used up (not 2.4) */
 	u32 parent;		/* slot of the task that forked this one */
 	s64 left_ns;		/* rest of the counter, ns */
 	u64 epoch;		/* recalculations of `queue` already applied to the task */

@@ -72,8 +72,9 @@ __weak s32 pull_level(s32 self, u64 from, u32 level, s32 want)
 
 /*
  * Moves the best task of a victim's array to this CPU's local queue, if the kernel permits. An idle
- * CPU takes its first task in this way, and does not pull it: a CPU that is going off line still
- * looks for work, but the kernel does not let it run other CPUs' tasks.
+ * CPU gets its first task through this function, and not through pull_array(), because the CPU may
+ * be going off line. It then still looks for work, but the kernel does not let it run other CPUs'
+ * tasks.
  */
 __weak bool take_from(s32 self, s32 victim, u32 array)
 {

@@ -210,8 +210,8 @@ void BPF_STRUCT_OPS(o1_dequeue, struct task_struct *p, u64 deq_flags)
 }
 
 /*
- * Returns the levels of the active array that go before `t`, the task that ran until now. NULL:
- * there is none.
+ * Returns the levels of the active array that go before `t`, the task that ran until now. `t` is
+ * NULL if that task cannot go on.
  */
 static u64 ahead_of(const struct o1_task *t, const struct o1_rq *rq)
 {
@@ -266,8 +266,8 @@ void BPF_STRUCT_OPS(o1_dispatch, s32 cpu, struct task_struct *prev)
 	if (take(cpu, rq, t))
 		return;
 	/*
-	 * No task of the active array goes before prev. Unless prev is in that array, the arrays
-	 * change places.
+	 * No task of the active array goes before prev. If prev belongs to the active array, it
+	 * goes on. Otherwise the arrays change places if the other array has a task.
 	 */
 	if (!(t && t->array == rq->active) && (t || array_of(rq, !rq->active)->bitmap)) {
 		swap_arrays(rq);
@@ -310,7 +310,7 @@ void BPF_STRUCT_OPS(o1_tick, struct task_struct *p)
 	if (!t)
 		return;
 	charge(p, t);
-	/* The kernel's slice is longer than ours after a fork has halved ours. */
+	/* A fork halves left_ns, but not the kernel's slice, so the tick has to end the turn. */
 	if (t->left_ns <= 0) {
 		scx_bpf_task_set_slice(p, 0);
 		return;
@@ -319,8 +319,8 @@ void BPF_STRUCT_OPS(o1_tick, struct task_struct *p)
 	if (mode != O1_MODE_D1 || t->run_at == now)
 		return;
 	/*
-	 * The task is treated as if it left the CPU and came back: it joins the end of its level's
-	 * list.
+	 * Once per jiffy a running task is treated as if it had left the CPU and come back: it gets
+	 * a new level, and next joins the end of that level's list.
 	 */
 	estimate_deactivate(t, now);
 	estimate_prio(p, t, now);

@@ -42,14 +42,14 @@ struct o1_task {
 	s64 left_ns;		/* rest of the task's slice */
 	u64 charged_ns;		/* sum_exec_runtime up to which left_ns is charged */
 
-	/* d1, in jiffies */
-	u64 sleep_at, run_at;	/* times of the last sample at a stop, and of the last one at a
-				 * start */
+	/* Mode d1 only: how much the task slept. Times are in jiffies. */
+	u64 sleep_at, run_at;	/* times of the last sample taken when the task stopped, and of
+				 * the last one taken when it became runnable */
 	u32 sleep_hist[SLEEP_CELLS];
 	u32 sleep_idx;
-	u32 penalty;		/* levels, from the last estimate */
+	u32 penalty;		/* levels, for too little sleep at the last sample */
 
-	/* mqo1 */
+	/* Mode mqo1 only. */
 	u64 swap_last;		/* swaps of the CPU's queue when the task last woke up */
 	u32 swap_cpu;		/* CPU whose swaps swap_last and swap_sleep count */
 	u32 bonus;		/* levels gained at the last wake-up, before the limit of level 0 */
@@ -148,7 +148,7 @@ static __always_inline u64 slice_of(u32 prio)
 {
 	u64 range = (max_slice_ns - min_slice_ns) / JIFFY_NS;
 
-	if (!range)	/* the knobs ask for steps finer than a jiffy */
+	if (!range)	/* whole jiffies are too coarse: the knobs differ by less than one */
 		return min_slice_ns + (max_slice_ns - min_slice_ns) * (PRIO_LEVELS - 1 - prio) / PRIO_LEVELS;
 	return min_slice_ns +
 	       ((PRIO_LEVELS - 1 - prio) * range + PRIO_LEVELS - 1) / PRIO_LEVELS * JIFFY_NS;

@@ -20,7 +20,7 @@ struct gang_step {
 	u64 cpu;
 	u64 gang;
 	u64 now, until;
-	u64 round;		/* in: for STEP_END; out: the round of the domain */
+	u64 round;		/* in: round to end (STEP_END); out: the domain's round */
 	u64 result;
 };
 
