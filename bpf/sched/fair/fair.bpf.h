@@ -365,8 +365,8 @@ struct {
 /* ---- statistics ---- */
 
 struct fair_stats {
-	u64 picks;			/* calls of ops.dispatch that decided */
-	u64 picks_prev;			/* decisions that let the same task go on */
+	u64 picks;			/* calls of ops.dispatch */
+	u64 picks_prev;			/* calls of ops.dispatch that let the same task go on */
 	u64 picks_buddy;
 	u64 picks_stray;		/* tasks found only by a look into every queue */
 	u64 preempt_wakeup;
