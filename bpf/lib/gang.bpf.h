@@ -47,8 +47,8 @@ struct gang_lead {
 
 /* State of one CPU, written under the lock of its run queue. It fills one cache line. */
 struct gang_cpu {
-	u64 round;		/* v2: round in which the CPU takes part; v1: last round that the
-				 * CPU joined or tried to join */
+	u64 round;		/* gang=v2: round in which the CPU takes part; gang=v1: last round
+				 * that the CPU joined or tried to join */
 	u64 waits_until;	/* time until which the CPU waits for the end of a round at most,
 				 * ns; 0: it does not wait */
 	u64 spare_at;		/* time of the last update of `spare` */

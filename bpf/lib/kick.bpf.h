@@ -7,7 +7,7 @@
  * kick of that CPU as already sent, and waits for the lost one when the scheduler is detached. A
  * CPU must therefore send no kicks once the kernel has called ops.cpu_offline() for it.
  *
- * Owns: the rule. Does not: know which CPUs go off line; the scheduler does.
+ * Owns: this rule. Does not: know which CPUs go off line; the scheduler does.
  */
 #ifndef LIB_KICK_BPF_H
 #define LIB_KICK_BPF_H

@@ -33,9 +33,9 @@
 #ifndef LIB_PELT_BPF_H
 #define LIB_PELT_BPF_H
 
-#define PELT_UNIT_SHIFT		10	/* ns to units */
-#define PELT_PERIOD		1024	/* units */
-#define PELT_PERIOD_SHIFT	20	/* ns to periods */
+#define PELT_UNIT_SHIFT		10	/* shift from ns to units */
+#define PELT_PERIOD		1024	/* units in a period */
+#define PELT_PERIOD_SHIFT	20	/* shift from ns to periods */
 #define PELT_HALF		32	/* periods after which a contribution is worth half */
 #define PELT_MAX		47788	/* floor(1024 (1 + y + y^2 + ...)): the bound of all sums. The
 					 * series' 47742 results from rounding each period */

@@ -7,7 +7,7 @@
 #define SCXLAB_PROBE_H
 
 #ifdef __BINDGEN__
-/* The kernel's types, which the probe takes from vmlinux.h. */
+/* Replaces, for the reader, the kernel's types, which the probe takes from vmlinux.h. */
 typedef unsigned char __u8;
 typedef unsigned int __u32;
 typedef int __s32;
@@ -19,8 +19,8 @@ struct bpf_spin_lock {
 #endif
 
 /*
- * The top SUB_BITS + 1 bits of a time choose its bucket. Buckets are exact below 2^SUB_BITS ns, and
- * within 1.6 % from there on.
+ * The top SUB_BITS + 1 bits of a duration choose its bucket. Buckets are exact below 2^SUB_BITS ns,
+ * and within 1.6 % from there on.
  */
 #define SUB_BITS 6
 #define SUB (1 << SUB_BITS)
@@ -37,7 +37,8 @@ enum times {
 };
 
 /*
- * Number of times in each bucket, and the largest time. Each CPU has its own for each `enum times`.
+ * Distribution of one kind of duration: how many durations fell into each bucket, and the longest.
+ * Each CPU has one for each value of `enum times`.
  */
 struct distribution {
 	__u64 max;

@@ -132,7 +132,10 @@ void BPF_STRUCT_OPS(credit_enqueue, struct task_struct *p, u64 enq_flags)
 	tickle_for(p, v->pri, cpu);
 }
 
-/* Returns the priority of prev against the waiting vCPUs; PRI_IDLE: prev must not go on. */
+/*
+ * Returns the priority with which prev competes with the waiting vCPUs; PRI_IDLE: prev must not go
+ * on.
+ */
 static s32 prev_pri(struct task_struct *prev, struct vcpu *v)
 {
 	if (!prev || !(prev->scx.flags & SCX_TASK_QUEUED))

@@ -23,7 +23,7 @@
 #define NS_PER_US	1000ULL
 #define NS_PER_MS	1000000ULL
 
-/* Which weight a vCPU has; see the README. */
+/* Whether a domain's weight is shared by its vCPUs, or each vCPU has the whole weight. */
 enum credit_weight_of {
 	CREDIT_WEIGHT_OF_DOMAIN,
 	CREDIT_WEIGHT_OF_VCPU,
@@ -251,7 +251,7 @@ static __always_inline u64 tslice_us(void)
 	return tslice_ms * 1000ULL;
 }
 
-/* A third of a time slice. */
+/* Returns the length of a tick: a third of a time slice. */
 static __always_inline u64 tick_ns(void)
 {
 	return tslice_ms * NS_PER_MS / 3;

@@ -27,7 +27,7 @@
 #define NR_LEVELS	4	/* levels of balancing: core, LLC, node, machine */
 
 #define NICE_0_LOAD	1024
-#define IDLE_LOAD	3	/* SCHED_IDLE */
+#define IDLE_LOAD	3	/* weight of a SCHED_IDLE task */
 #define MIN_SHARES	2
 #define ROOT_GROUP	0
 #define NO_CPU		(-1)
@@ -69,7 +69,7 @@ struct fair_entity {
 	u64 vruntime;			/* ns of a nice 0 task, on the scale of `q` */
 	u64 weight;
 	u64 ran;			/* CPU time of the entity in its whole life, ns */
-	u64 ran_at_pick;		/* `ran` when it was last picked */
+	u64 ran_at_pick;		/* `ran` when the entity was last picked */
 	fair_rq_t *q;			/* queue that vruntime refers to; NULL: vruntime is
 					 * relative to a min_vruntime */
 	fair_rq_t *mine;		/* a cgroup's own queue; NULL for a task */
@@ -82,9 +82,9 @@ struct fair_entity {
 	/* load=pelt */
 	struct pelt_avg avg;
 	u64 contrib;			/* the entity's part of q's load */
-	s64 decays_at;			/* while blocked: q->decays up to which contrib is
-					 * decayed; < 0: minus the periods slept on a queue that
-					 * it has left */
+	s64 decays_at;			/* while blocked: value of q->decays up to which contrib
+					 * is decayed; < 0: minus the number of periods that the
+					 * entity slept on a queue that it has left */
 };
 typedef struct fair_entity __arena fair_entity_t;
 

@@ -10,7 +10,7 @@
 #define MAX_TASKS 32768
 #define NO_SLOT 0		/* slot 0 belongs to no task */
 
-#define TICK_NS 10000000ULL	/* HZ was 100 */
+#define TICK_NS 10000000ULL	/* HZ was 100 in 2002 */
 #define MAX_DYN_PRIO 40
 #define CLAIM_NS TICK_NS	/* how long a task is reserved for the idle CPU chosen for it */
 

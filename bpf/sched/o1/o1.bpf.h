@@ -9,7 +9,7 @@
 /* A power of two, because a mask proves to the verifier that an index is in bounds. */
 #define MAX_CPUS 1024
 
-#define JIFFY_NS 10000000ULL	/* HZ was 100 */
+#define JIFFY_NS 10000000ULL	/* HZ was 100 in 2002 */
 #define HZ 100
 #define NICE_OFFSET 100		/* static_prio of level 0 */
 
