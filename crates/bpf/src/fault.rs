@@ -13,7 +13,7 @@ use crate::vm::{FuncId, InstanceId};
 #[cfg(test)]
 mod tests;
 
-/// An access of a program that guest memory refused.
+/// A program's access that guest memory refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{access} of {len} bytes at {addr:#x}: {why}")]
 pub struct MemFault {
@@ -99,7 +99,8 @@ pub enum FaultKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault(pub Box<FaultReport>);
 
-/// Contents of a fault. Each engine adds frames while the fault passes through them.
+/// Contents of a fault. While a fault passes through the frames of a program, the engine that runs
+/// these frames adds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultReport {
     pub kind: FaultKind,

@@ -123,8 +123,7 @@ impl Printer<'_> {
             *at += 1;
         }
         while self.byte(*at).is_ascii_digit() {
-            // The kernel clamps widths to 16 bits. The callers of `format` cut the text to far
-            // fewer bytes.
+            // The limit on the width keeps a short format from making a huge text.
             spec.width =
                 (spec.width * 10 + usize::from(self.byte(*at) - b'0')).min(usize::from(u16::MAX));
             *at += 1;
@@ -265,8 +264,8 @@ impl Printer<'_> {
         self.args[self.used - 1]
     }
 
-    /// Reserves space for an argument in the binary form. Returns ENOSPC if too little space is
-    /// left.
+    /// Reserves space for an argument in the kernel's binary form of all arguments. Returns ENOSPC
+    /// if too little space is left.
     fn reserve(&mut self, size: usize, align: usize) -> Result<(), i64> {
         let end = self.binary.next_multiple_of(align) + size;
         if end > MAX_BINARY {

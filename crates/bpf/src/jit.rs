@@ -142,8 +142,8 @@ fn has_tail_call(image: &Image) -> bool {
     image.code.iter().any(|insn| insn.op == Op::TailCall)
 }
 
-/// The values of an array map, such as a section of global data. They keep their address and
-/// permission from before the instance gets its code until the instance is removed.
+/// The values of an array map, such as a section of global data. As long as the instance has code,
+/// their address and permission do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Data {
     pub addr: u64,
@@ -179,7 +179,7 @@ pub(crate) struct Code {
     /// Whether no function is recursive. Calls within the code then need no check of the call
     /// depth.
     bounded: bool,
-    /// Function by its first slot.
+    /// The functions, by their first slot.
     starts: BTreeMap<u32, FuncId>,
     work: Mutex<CompileState>,
 }
@@ -188,8 +188,8 @@ pub(crate) struct Code {
 struct FuncEntry {
     /// NULL until the function is compiled.
     entry: AtomicPtr<u8>,
-    /// Number of frames that the function needs below its own. `u8::MAX` until the function is
-    /// compiled, which is more than any level has.
+    /// `frames_below` once the function is compiled. Until then `u8::MAX`, which is more frames
+    /// than any stack has, so that `entry` returns None.
     needs: AtomicU8,
     /// The same number as `needs`, for an entry that passes only r1. It stays `u8::MAX` if the
     /// function takes more arguments.
@@ -284,7 +284,7 @@ impl Code {
         by_compiler.map(|(func, why)| (name(func), why.clone())).collect()
     }
 
-    /// Returns the function that begins at a slot. Code calls no other slots.
+    /// Returns the function that begins at a slot. Programs call no other slots.
     fn func_at(&self, pc: u32) -> FuncId {
         self.starts.get(&pc).copied().unwrap_or(FuncId(u32::MAX))
     }
@@ -293,7 +293,8 @@ impl Code {
         &self.slots
     }
 
-    /// Compiles a function if it is due. Returns whether it has machine code now.
+    /// Compiles a function if the interpreter has executed enough of its instructions. Returns
+    /// whether the function has machine code now.
     #[inline]
     pub(crate) fn compile_if_due(&self, func: FuncId) -> bool {
         let Some(slot) = self.slots.get(func.idx()) else { return false };
@@ -411,7 +412,8 @@ impl CompileState {
 /// Returns the live registers before each slot of a function, ignoring paths that are never taken.
 /// Both engines report exactly these registers in a fault, because machine code keeps no others.
 pub(crate) fn live(code: &[Insn], func: &Func) -> Vec<RegSet> {
-    // The analysis gets no `data`, because callers of this function do not have it.
+    // The analysis gets no array maps (`data`): the report of a fault calls this function with only
+    // the image, and both engines must get the same result.
     let facts = FunctionAnalysis::of(code, func, &[]);
     uses::live(code, func, |at| facts.next[at])
 }

@@ -204,7 +204,7 @@ pub(crate) enum MapKind {
     Progs(BTreeMap<u32, crate::vm::FuncId>),
 }
 
-/// Location of the key of a value.
+/// The key of a value: the address of the key in guest memory, or the index of an array's element.
 pub(crate) enum KeyAt {
     Addr(u64),
     Index(u32),

@@ -75,7 +75,7 @@ impl Timers {
     pub(crate) fn remove(&mut self, id: TimerId) -> Option<Timer> {
         let timer = self.slots.get_mut(id.idx())?.take()?;
         if self.running == Some(id) {
-            // The id may go to a new timer, which is not the one that runs.
+            // A new timer may get the id. It is not the timer whose callback runs.
             self.running = None;
         }
         self.free.push(id);

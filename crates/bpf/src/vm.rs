@@ -50,7 +50,7 @@ impl FuncId {
     }
 }
 
-/// A linked object: code that contains the addresses of one instance.
+/// A linked object. Its code contains the addresses of the maps of one instance.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     /// Name of the object, for reports.
@@ -213,7 +213,8 @@ pub struct Config {
     pub engine: Engine,
 }
 
-/// Work of helpers and kernel functions beyond the cost of a call, from the machine's cost model.
+/// Costs of what helpers and kernel functions do beyond the call itself, from the machine's cost
+/// model.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkCosts {
     /// Bytes that a helper may handle within the cost of its call.
@@ -259,7 +260,7 @@ pub struct Vm {
     pub(crate) locks: Vec<u64>,
     instances: Vec<Option<Instance>>,
     pub(crate) stacks: stack::Stacks,
-    /// Value of `executed` at which the outermost invocation is stopped.
+    /// Value of `executed` at which the engines stop the outermost invocation.
     pub(crate) deadline: u64,
     /// Contexts in which machine code runs.
     pub(crate) contexts: Contexts,

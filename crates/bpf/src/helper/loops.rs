@@ -73,7 +73,7 @@ pub fn for_each_map_elem<H: Host>(
     Ok(calls)
 }
 
-/// Returns this CPU's copy of a value, if the element still exists.
+/// Returns the address of `cpu`'s copy of a value, if the element still exists.
 fn current_copy(vm: &Vm, map: &Map, value: u64, cpu: u32) -> Option<u64> {
     match &map.kind {
         MapKind::Array(array) => array.element(array.index_of(value), cpu),

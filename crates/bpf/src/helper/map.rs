@@ -38,7 +38,7 @@ fn lookup_on(vm: &mut Vm, map: u64, key: u64, cpu: u32) -> HelperResult {
     Ok(found.lookup(&vm.mem, key, cpu))
 }
 
-/// Counts the work of copying a value.
+/// Adds the cost of copying one value of a map to the instruction count.
 #[inline]
 fn work_on_value(vm: &mut Vm, map: u64) -> Result<(), Fault> {
     let size = vm.maps.by_addr(map).map_or(0, |found| found.def.value_size);

@@ -6,7 +6,8 @@ use crate::errno::*;
 use crate::fault::Access;
 use crate::vm::Host;
 
-/// Number of bytes in whose multiples a comparison counts its work.
+/// Number of bytes after which a comparison adds the cost of comparing them to the instruction
+/// count.
 const STRIDE: u64 = 4096;
 
 /// Models `bpf_probe_read*`. If the source is not readable, the helper zeroes the destination and

@@ -22,8 +22,8 @@ pub fn spin_unlock<H: Host>(h: &mut H, addr: u64) -> HelperResult {
     Ok(0)
 }
 
-/// Takes a lock. Returns false if the running program already holds it. The host waits for other
-/// CPUs in virtual time.
+/// Takes a lock. Returns false if the running program already holds it. If the lock is busy on
+/// another CPU, `Host::lock` waits for that CPU in virtual time.
 pub(crate) fn lock<H: Host>(h: &mut H, addr: u64) -> Result<bool, Fault> {
     let vm = h.vm();
     if vm.locks.contains(&addr) {
@@ -109,7 +109,7 @@ fn timer_start<H: Host>(h: &mut H, addr: u64, nsecs: u64, flags: u64) -> HelperR
     if h.vm().timers.get(id).is_none_or(|timer| timer.callback.is_none()) {
         return Ok(neg(EINVAL));
     }
-    // The kernel's times are signed, and the kernel clamps an expiry time to the largest one.
+    // Times are signed in the kernel, which clamps an expiry time to the largest signed number.
     let start = if flags & ABSOLUTE != 0 { 0 } else { h.ktime_ns() };
     let expires = start.saturating_add(nsecs).min(i64::MAX as u64);
     let cpu = (flags & CPU_PIN != 0).then(|| h.cpu());

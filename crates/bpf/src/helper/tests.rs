@@ -169,8 +169,8 @@ fn storage_starts_from_an_initial_value() {
     assert_eq!(bench.run([0x1000, 1, 0]), Ok(99));
 }
 
-/// Programs copy and compare 64 KiB repeatedly. Each operation counts work by its size, and the
-/// instruction limit of the invocation includes that work.
+/// Programs copy and compare up to 64 KiB, once or repeatedly. Each call of the helper must count
+/// instructions in proportion to its bytes, and the instruction limit must apply to their sum.
 #[test]
 fn large_work_counts_by_its_size() {
     const SIZE: u64 = 64 << 10;
@@ -190,7 +190,8 @@ fn large_work_counts_by_its_size() {
         };
         let (small, _) = took(16, 1);
         assert_eq!(took(256, 1).0, small, "helper {id}: part of its call");
-        // A comparison counts its work only in whole strides.
+        // A call includes 256 bytes. The next 8 bytes cost a copy one instruction. A comparison
+        // adds its cost only after each 4,096 bytes, so they cost it nothing.
         assert_eq!(took(264, 1).0, small + u64::from(id == 113), "helper {id}");
         let (large, result) = took(SIZE, 1);
         assert_eq!(result, Ok(0), "helper {id}");

@@ -386,7 +386,8 @@ enum Operand {
 fn operand(text: &str) -> Parsed<Operand> {
     match number(text) {
         Some(value) if i32::try_from(value).is_ok() => Ok(Operand::Imm(value as i32)),
-        // In a 32-bit operation, an unsigned 32-bit constant means its bit pattern.
+        // The field is signed, so a constant above `i32::MAX` becomes the negative number with the
+        // same 32 bits. A 32-bit operation uses these bits.
         Some(value) if u32::try_from(value).is_ok() => Ok(Operand::Imm(value as u32 as i32)),
         Some(_) => Err("constant over 32 bits"),
         None => Ok(Operand::Reg(reg(text)?.0)),
@@ -431,7 +432,9 @@ fn location(text: &str) -> Parsed<(u8, bool, u8, i16)> {
     Ok((size, ty.starts_with('s'), base, off))
 }
 
-/// Parses a memory operand inside a function's arguments, with or without a type.
+/// Parses the memory operand of an instruction in the syntax of a function call, such as
+/// `atomic_fetch_add`. Returns size bits (0 if the operand names no type), base register and
+/// offset.
 fn location_in(text: &str) -> Parsed<(u8, u8, i16)> {
     if text.starts_with('(') {
         let (size, _, base, off) = location(text)?;

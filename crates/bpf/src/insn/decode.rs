@@ -115,8 +115,8 @@ impl Decoder<'_> {
         self.check_jumps(code)
     }
 
-    /// Refuses jumps into the second slot of a constant. Decoding has already checked that jumps
-    /// stay in the function.
+    /// Refuses jumps into the second slot of a 64-bit constant. Decoding has already checked that
+    /// jumps stay in the function.
     fn check_jumps(&self, code: &[Insn]) -> Result<(), (u32, DecodeErrorKind)> {
         for at in self.start..self.end {
             let insn = code[at as usize];
@@ -158,7 +158,8 @@ impl Decoder<'_> {
         if high.code != 0 || high.regs != 0 || high.off != 0 {
             return Err(HalfConstant);
         }
-        // The linker has put the final value into both slots.
+        // The linker has put the final value into both slots, so a source register, which would
+        // ask for a relocation, is an error.
         if raw.src() != 0 || raw.off != 0 {
             return Err(Reserved);
         }
@@ -241,7 +242,8 @@ fn zero(regs: u8, off: i16, imm: i32) -> DecodeResult<()> {
     if regs == 0 && off == 0 && imm == 0 { Ok(()) } else { Err(Reserved) }
 }
 
-/// Returns the form of an operation that a raw instruction's operand bit selects.
+/// Returns the operation `register` or `constant`, as the source bit (BPF_X) of a raw instruction
+/// selects. The field of the operand that is not selected must be zero.
 fn operand(raw: RawInsn, constant: Op, register: Op) -> DecodeResult<Op> {
     if raw.code & 8 != 0 {
         zero(0, 0, raw.imm)?;
@@ -308,8 +310,8 @@ fn move_extended(raw: RawInsn, wide: bool) -> DecodeResult<Op> {
         // kernel's.
         (true, 1, 1) => Ok(CastKern),
         (true, 1, 0x1_0000) => Ok(CastUser),
-        // The kernel's verifier refuses any other pair. For some sources, clang 19 generates casts
-        // from address space 0 to 0.
+        // The kernel's verifier refuses any other pair of address spaces. Such casts occur: for
+        // some C code, clang 19 generates casts from address space 0 to 0.
         (true, 1, _) => Err(Unsupported(
             "an address space cast other than between 0 and 1 (the kernel refuses it too)",
         )),

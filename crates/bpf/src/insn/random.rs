@@ -223,8 +223,8 @@ impl Body<'_, '_> {
         }
     }
 
-    /// Returns base register and offset for an access of `size` bytes, after emitting the
-    /// instructions that it needs.
+    /// Returns base register and offset for an access of `size` bytes. Emits the instructions that
+    /// put the address into the base register, if it is not there yet.
     fn place(&mut self, size: i16) -> (u8, i16) {
         let aligned = !self.bytes.one_in(6);
         let step = if aligned { size } else { 1 };
@@ -242,7 +242,8 @@ impl Body<'_, '_> {
                 (reg, within(self.bytes, 256))
             }
             7..=10 => (6, within(self.bytes, 512)),
-            // The access is at the end of the first page, and may cross it.
+            // The access is at the end of the first page of the writable memory, and may reach into
+            // the second page.
             11 => (6, 4096 - 4 + i16::from(self.bytes.next() & 7)),
             12 => (7, within(self.bytes, 64)),
             // The access is in the values of the array map, through their address, sometimes beyond

@@ -92,8 +92,8 @@ pub fn successors(insn: &Insn, pc: u32) -> [Option<u32>; 2] {
 }
 
 /// Returns the live registers before each slot of a function. `after` gives the successors of the
-/// function's nth slot. The analysis recomputes a slot only after the registers of a successor have
-/// changed, and those of each slot change at most eleven times.
+/// function's nth slot. The analysis recomputes a slot only after the live registers of a successor
+/// have changed, and the live registers of a slot change at most eleven times.
 pub fn live(code: &[Insn], func: &Func, after: impl Fn(usize) -> [Option<u32>; 2]) -> Vec<RegSet> {
     let start = func.start as usize;
     let slots = code.get(start..start + func.len as usize).unwrap_or_default();

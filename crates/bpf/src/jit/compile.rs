@@ -57,7 +57,8 @@ fn finish(builder: isa::Builder) -> Option<OwnedTargetIsa> {
         ("opt_level", "speed"),
         ("enable_verifier", if cfg!(test) { "true" } else { "false" }),
         ("unwind_info", "false"),
-        // A frame larger than a page must not skip the guard page of the stack.
+        // Probes keep a function with a frame larger than a page from skipping the guard page of
+        // the host's stack.
         ("enable_probestack", "true"),
         ("probestack_strategy", "inline"),
     ] {

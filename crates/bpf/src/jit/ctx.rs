@@ -130,8 +130,8 @@ pub struct Ctx {
     pub regs: [u64; 10],
     /// Machine code does not access the fields from here on.
     pub host: *mut (),
-    /// Instance whose code runs, and the frame in which it is entered. The fields above that depend
-    /// on these, and `code`, are valid while `instance` is not `NO_INSTANCE`.
+    /// Instance whose code runs, and depth and r10 of the frame in which the code is entered. While
+    /// `instance` is not `NO_INSTANCE`, all fields that `set_up` writes are valid.
     pub instance: InstanceId,
     pub depth: u32,
     pub fp: u64,
@@ -216,8 +216,8 @@ impl Ctx {
         true
     }
 
-    /// Returns the entry into a function. `is_of` or `is_for` must hold, or `set_up` have
-    /// succeeded.
+    /// Returns the entry into a function of the instance that the context is set up for; None if
+    /// the function has no machine code, or if the frames do not suffice.
     #[inline(always)]
     pub fn entry(
         &mut self,
@@ -409,7 +409,7 @@ pub mod at {
     const OUT: i32 = offset_of!(Ctx, out) as i32;
     pub const OUT_FP: i32 = OUT + offset_of!(CallOut, fp) as i32;
     pub const OUT_R5: i32 = OUT + offset_of!(CallOut, r5) as i32;
-    /// Offset of slot and number, which the code writes as one 64-bit word.
+    /// Offset of `pc` and `number`, which the code writes as one 64-bit word.
     pub const OUT_PC: i32 = OUT + offset_of!(CallOut, pc) as i32;
     const _: () = assert!(offset_of!(CallOut, number) == offset_of!(CallOut, pc) + 4);
     pub const OUT_TARGET: i32 = OUT + offset_of!(CallOut, target) as i32;
@@ -433,7 +433,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// Returns the offset in `Calls`.
+    /// Returns the offset of the way out in `Calls`.
     pub fn at(self) -> i32 {
         let at = match self {
             Way::Helper => offset_of!(Calls, helper),

@@ -5,7 +5,7 @@
 //! Owns: that analysis.
 //! Does not: define the effect of an instruction on a value (see `range.rs`); generate code.
 //!
-//! The code checks every access through a register of which the analysis knows nothing.
+//! The machine code checks every access through a register of which the analysis knows nothing.
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,8 @@ pub type Regs = [Known; 11];
 const JOINS_BEFORE_WIDENING: u32 = 4;
 const WIDENINGS_MAX: u32 = 12;
 
-/// Returns the registers on entry to a function. Registers that carry no argument are zero.
+/// Returns what is known of the registers on entry to a function. r10 is the frame pointer, nothing
+/// is known of the argument registers r1 to r5, and the other registers are zero.
 fn entry() -> Regs {
     let mut regs = [Known::constant(0); 11];
     regs[1..6].fill(Known::NOTHING);

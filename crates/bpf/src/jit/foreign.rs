@@ -15,7 +15,7 @@ use crate::insn::Op;
 use crate::vm::interp::MAX_FRAMES;
 use crate::vm::{Func, Image};
 
-/// Properties of the place where the code will run that are compiled into it.
+/// Numbers that the machine code contains and that depend on the memory of its runner.
 #[derive(Clone, Copy, Debug)]
 pub struct TargetLayout {
     /// Pages of the linear memory.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Number of frames that a function needs at most below its own, for the functions that it calls.
+//! Largest number of stack frames that the calls of a function need below the function's own frame.
 //!
 //! Owns: that computation.
 //! Does not: count callbacks and calls by address, which have a depth check of their own.
@@ -11,7 +11,8 @@ use crate::insn::Op;
 use crate::vm::Image;
 use std::collections::BTreeMap;
 
-/// Returns this number for each function of an image; None if a function is recursive.
+/// Returns, for each function of an image, the largest number of frames below its own; None if a
+/// function is recursive.
 pub fn all(image: &Image) -> Option<Vec<u8>> {
     let at_slot: BTreeMap<u32, usize> =
         image.funcs.iter().enumerate().map(|(at, func)| (func.start, at)).collect();

@@ -6,11 +6,11 @@
 //! functions.
 //!
 //! The code accesses no memory out of bounds, because it makes an access in one of four ways only.
-//! - Through a register that is known to point into the frame (`range.rs`), with all bytes of the
-//!   access in the frame's 512. All frames of a level are committed, writable and never freed.
-//!   Calls never use more frames than a level has: a check on entry into the code ensures that, or
-//!   a check at each call if functions are recursive. If the register is only likely to point into
-//!   the frame, a check precedes the access.
+//! - Through a register that is known to point into the frame (`range.rs`), if all bytes of the
+//!   access lie in the frame's 512 bytes. All frames of a guest stack (`vm/stack.rs`) are
+//!   committed, writable and never freed. Calls never use more frames than the stack has: a check
+//!   on entry into the code ensures that, or a check at each call if functions are recursive. If
+//!   the register is only likely to point into the frame, a check precedes the access.
 //! - Through a register that is known to point into an array of the instance, which keeps its
 //!   address and permission as long as the code runs.
 //! - Through a register that the code has compared with the end of its frame. The page above the
@@ -44,7 +44,7 @@ use crate::mem::{GUEST_BASE, LOAD, PAGE, PAGE_SHIFT, STORE};
 use crate::vm::ProgramKind;
 use crate::vm::stack::FRAME;
 
-/// Flags of a guest memory access, which is always inside the mapping, and aligned or not.
+/// Flags of a guest memory access, which is always inside the mapping and may be misaligned.
 pub fn guest() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }

@@ -6,9 +6,9 @@
 //! through machine code, which has no unwind tables.
 //! Does not: decide which engine runs (see `crate::jit`).
 //!
-//! The function that the code calls out to catches a panic of the host. The panic leaves the code
-//! as a failure, and `failed` resumes it where the code was entered. While a way out runs, the code
-//! only waits, and nothing else refers to the context or the host.
+//! Each way out catches a panic of the host and reports a failure to the code. The code then
+//! returns, and `failed` resumes the panic in the function that entered the code. While a way out
+//! runs, the code only waits, and nothing else refers to the context or the host.
 
 use std::any::Any;
 use std::mem::transmute;
@@ -51,8 +51,8 @@ impl Args {
     }
 }
 
-/// Runs a compiled function until it returns, in the next context, for which `entry` was just
-/// obtained.
+/// Runs a compiled function until it returns. The caller has just obtained `entry` from the next
+/// context, in which the function runs.
 #[inline(always)]
 pub fn call<H: Host>(h: &mut H, entry: CodeEntry, args: Args) -> Result<u64, Fault> {
     let at = h.vm().contexts.take();
@@ -94,9 +94,8 @@ pub unsafe fn call_in<H: Host>(
 /// Enters compiled code with all arguments that it may take. The calling conventions of x86-64 and
 /// aarch64 let the code ignore arguments that it does not take.
 ///
-/// # Safety
-/// `entry` is the code of a function that takes at most one argument if only one is passed, and the
-/// context fits it.
+/// # Safety The context is set up for the function that `entry` belongs to. If `args` holds only
+/// one argument, the function takes at most one.
 #[inline(always)]
 unsafe fn jump(entry: CodeEntry, ctx: *mut Ctx, fp: u64, args: Args) -> Pair {
     type R = u64;
@@ -161,8 +160,8 @@ impl<H: Host> Ways<H> {
     };
 }
 
-/// Runs a part of the host for the code. Stores a fault or panic in the context until the code has
-/// ended.
+/// Runs `work`, which uses the host, for the code. If `work` faults or panics, stores the fault or
+/// panic in the context, where `failed` finds it after the code has ended.
 ///
 /// # Safety
 /// `ctx` is the context that `call` set up for this type of host, and its code is waiting for the

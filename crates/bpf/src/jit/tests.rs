@@ -52,8 +52,9 @@ fn functions_are_compiled_once_they_are_warm() {
         assert_eq!(h.run(instance, "main", [0; 5]), Ok(110));
         seen.push(compiled(&h, instance));
     }
-    // At first the interpreter runs the function that main calls as part of main. That function
-    // must reach its own threshold.
+    // While the interpreter runs main, the instructions of the function that main calls count for
+    // main. Instructions count for that function only once main is compiled, so the test does not
+    // expect the JIT to have compiled both.
     assert_eq!((seen[0], seen[4] >= 1), (0, true), "{seen:?}");
 }
 
@@ -98,7 +99,8 @@ fn what_is_refused_is_interpreted_and_named() {
     assert_eq!(compiled(&h, instance), 0);
 }
 
-/// The panic unwinds through no compiled frame, and the process survives.
+/// A kfunc that machine code calls panics. The panic must not unwind through compiled frames, which
+/// would end the process.
 #[test]
 fn a_panic_of_the_host_goes_through() {
     let (mut h, instance) = host("func main:\ncall inner\nexit\nfunc inner:\ncall $7\nexit");
@@ -131,7 +133,7 @@ fn frames_below_are_known_without_recursion() {
     assert_eq!(counts(circle), None);
 }
 
-/// x86-64 does not need this system call, but Linux has it there too.
+/// Only aarch64 needs this system call. Linux has it on x86-64 too, so the test runs on both.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_kernel_synchronizes_cpus() {

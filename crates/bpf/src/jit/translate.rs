@@ -6,10 +6,11 @@
 //! Does not: translate arithmetic (`alu.rs`), memory accesses (`memory.rs`) or calls
 //! (`translate/calls.rs`); generate machine code (`compile.rs`).
 //!
-//! The instruction count is exact wherever the host can observe it: the code adds the `pending`
-//! instructions of a stretch at the end of the stretch, before a call out, or on the path to a
-//! fault. The paths to faults are out of line. Such a path stores the live registers in the
-//! context, then the slot, and every calling function adds the slot of its call.
+//! The instruction count is exact wherever the host can observe it. The code does not count each
+//! instruction: it adds the number of instructions since the last addition (`pending`) before it
+//! leaves a block, before a call, and on the path to a fault. The paths to faults are out of line.
+//! Such a path stores the live registers in the context, then the slot, and every calling function
+//! adds the slot of its call.
 
 mod calls;
 
@@ -70,7 +71,7 @@ pub struct Translator<'a, 'b> {
     pub regs: [Variable; 10],
     executed: Variable,
     budget: Variable,
-    /// Instructions of this stretch that `executed` does not include yet.
+    /// Number of translated instructions that `executed` does not include yet.
     pub pending: i64,
     pub known: Regs,
     pub ctx: Value,

@@ -274,7 +274,8 @@ pub(super) fn list_remove(vm: &mut Vm, what: Builtin, head: u64, node: u64) -> u
     taken.unwrap_or(0)
 }
 
-/// Answers queries about a list.
+/// Returns a list's first or last node (0 if there is none), or 1 or 0 for whether `node` is the
+/// first or last node or whether the list is empty.
 pub(super) fn list_look(vm: &mut Vm, what: Builtin, head: u64, node: u64) -> u64 {
     let objects = &vm.objects;
     let nodes = objects.lists.get(&head);

@@ -115,7 +115,8 @@ fn objects_are_made_and_dropped() {
     assert!(matches!(fault.kind(), FaultKind::BadArgument { call: "bpf_obj_drop", .. }));
 }
 
-/// Adds an object with key r1 to the tree at r2.
+/// Program: `add` adds an object with key r1 to the tree at r2. `pop` removes the first object of
+/// the tree at r1 and returns its key, or -1 if the tree is empty.
 const TREE: &str = "\
     func add:
     r6 = r1

@@ -11,8 +11,8 @@ use super::{MapDef, map_flag};
 use crate::errno::*;
 use crate::mem::{ARENA_WINDOW, Memory, OutOfMemory, PAGE};
 
-/// Offset of page 0 in the window, for arenas that leave room for the offset. It keeps any address
-/// in the arena from having a lower half of 0, which is a NULL arena pointer.
+/// Offset of page 0 in the window. Because of the offset, no address in the arena has a lower half
+/// of 0, which would be a NULL arena pointer. If the window has no room for it, the offset is 0.
 const START: u64 = 16 << 20;
 
 pub struct Arena {

@@ -44,7 +44,7 @@ impl Array {
         Ok(Array { base, cpu_stride, cpus, entries: def.max_entries, stride, len })
     }
 
-    /// Returns the address of an element as this CPU sees it.
+    /// Returns the address of an element as `cpu` sees it; None if there is no such element or CPU.
     #[inline]
     pub fn element(&self, index: u32, cpu: u32) -> Option<u64> {
         if index >= self.entries || cpu >= self.cpus.max(1) && self.cpu_stride != 0 {
@@ -59,7 +59,8 @@ impl Array {
         self.base + cpus + u64::from(self.entries.max(1) - 1) * self.stride
     }
 
-    /// Returns the index of the element of CPU 0 that contains an address.
+    /// Returns the index of the element that contains an address. In a per-CPU array the address
+    /// must lie in CPU 0's copy of the element.
     pub fn index_of(&self, value: u64) -> u32 {
         (value.wrapping_sub(self.base) / self.stride) as u32
     }

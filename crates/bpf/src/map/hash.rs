@@ -168,7 +168,7 @@ impl Hash {
         value - self.value_off
     }
 
-    /// Returns the addresses of all values, in order.
+    /// Returns the addresses of all values, in the order of iteration.
     pub fn values(&self) -> impl Iterator<Item = u64> + '_ {
         let mut at = self.first;
         std::iter::from_fn(move || {

@@ -24,7 +24,8 @@ pub(crate) enum Cpus {
 }
 
 impl Vm {
-    /// Borrows the parts of the machine that map operations need, separately.
+    /// Borrows the table of maps and, separately, the other parts of the machine that map
+    /// operations need.
     pub(crate) fn split_maps(&mut self) -> (&mut MapTable, MapCtx<'_>) {
         let ctx = MapCtx {
             mem: &mut self.mem,
@@ -180,7 +181,7 @@ impl Map {
         }
     }
 
-    /// Returns the copies of the value to write, each with its source.
+    /// Returns the CPUs whose copies of the value an update writes, each with the copy's contents.
     fn parts<'a>(
         &self,
         source: Source<'a>,

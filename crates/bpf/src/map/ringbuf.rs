@@ -116,8 +116,8 @@ impl Ringbuf {
             if header & BUSY != 0 {
                 break;
             }
-            // A program may have overwritten a header. The position still never passes the
-            // producer's.
+            // A program may have overwritten a header. Whatever length it now holds, `pending`
+            // never passes `producer`.
             self.pending += record_len(header & !DISCARD).min(self.producer - self.pending);
         }
     }

@@ -364,7 +364,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// A hash behaves like a map with a capacity, in order of insertion.
+    /// A hash map must behave like the model, a vector of entries with a capacity: the operations
+    /// return the same results, and the keys come in order of insertion.
     #[test]
     fn hash_agrees_with_a_model(steps in prop::collection::vec(step(), 0..200), key_size in 1..20u32) {
         let (mut h, instance) = host();

@@ -20,7 +20,7 @@ pub(crate) struct MapCtx<'v> {
     pub nr_cpus: u32,
 }
 
-/// Source of a new value.
+/// Contents of a new value.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
     /// Guest memory that has been checked to be readable over the whole value.

@@ -18,7 +18,7 @@ use super::{
 const CLASSES: [u64; 18] =
     [8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192];
 const SLAB: u64 = 64 << 10;
-/// Permissions that small objects can have. Each permission has slabs of its own.
+/// Permissions that small objects can have. Each permission has a pool of slabs of its own.
 const POOLS: [Perm; 2] = [Perm::ReadWrite, Perm::Kernel];
 
 pub(super) struct Allocator {
@@ -26,8 +26,8 @@ pub(super) struct Allocator {
     heap_page: u64,
     /// Number of the lowest page of any arena window so far.
     arena_page: u64,
-    /// Indexed by page: one plus the number of the slab's class, counted over all pools; 0 for
-    /// pages of regions.
+    /// Indexed by page. For a page of a slab: 1 + index in `CLASSES` + index in `POOLS` times the
+    /// number of classes. For any other page: 0.
     class_of_page: MmapMut,
     /// Free objects by pool and class, most recently freed last.
     free: [[Vec<u64>; CLASSES.len()]; POOLS.len()],

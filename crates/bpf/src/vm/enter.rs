@@ -64,8 +64,8 @@ pub fn fire_timer<H: Host>(h: &mut H, id: TimerId) -> Result<(), Fault> {
     };
     let outer = vm.timers.running.replace(id);
     let result = invoke(h, timer.instance, callback, |vm| {
-        // The callback gets a scratch slot of its own, because its helpers use the slots of its
-        // frames.
+        // The callback's key goes into the scratch slot after those of all frames, because helpers
+        // that the callback calls use the slots of its frames.
         let scratch = vm.callback_scratch(MAX_FRAMES as u32);
         let (map, key) = vm.callback_key(timer.map, timer.value, scratch);
         Args::All([map, key, timer.value, 0, 0])

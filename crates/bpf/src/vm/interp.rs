@@ -486,7 +486,7 @@ pub(crate) fn run<H: Host>(
     Err(locate(h, instance, fault, &pcs, |reg| regs[reg]))
 }
 
-/// Adds the frames of one stretch of execution to a fault. `pcs` are the slots of the frames,
+/// Adds the frames of one entry into an engine to a fault. `pcs` are the slots of the frames,
 /// innermost first. If the fault has no frame yet, `regs` supplies the live registers of the
 /// innermost frame.
 #[cold]

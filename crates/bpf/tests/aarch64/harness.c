@@ -85,7 +85,7 @@ static const void *bytes(u64 len)
 /* Ways out of the code, in the order of `struct calls`. `kfunc4` counts as KFUNC. */
 enum { HELPER, KFUNC, FUNC, FUNC_REG, ACCESS, WAYS };
 
-/* State for all cases. `taken` counts the ways out. */
+/* State for all cases. `taken` counts how often the code took each way out. */
 static u64 taken[WAYS];
 static u64 nr_pages, *entries;
 static u8 *base, *perms, *code_end;
@@ -129,7 +129,7 @@ static void crashed(int signal)
 	differs("it crashed, signal", 0, (u64)signal);
 }
 
-/* Overwrites registers that a called function may change. */
+/* Overwrites registers that a called function may change, so that no code can rely on them. */
 static void spoil(void)
 {
 	__asm__ volatile("mov x9, #-2; mov x10, x9; mov x11, x9; mov x12, x9; mov x13, x9; mov x14, x9; mov x15, x9;"

@@ -6,16 +6,17 @@
 //! Does not: choose programs (`programs.rs`), compute the expected results (`oracle.rs`, with the
 //! interpreter), run code (`harness.c`, freestanding, so that no library for aarch64 is needed).
 //!
-//! The file is 64-bit words, little-endian; bytes are padded to whole words:
+//! The file consists of little-endian 64-bit words; bytes are padded to whole words. `n, n things`
+//! stands for a count, then that many things:
 //!
 //! ```text
 //!   head: n, n offsets of the context; pages; where they lie; where entries lie; bytes of the thunk and of all code; thunk
 //!   n, n cases: bytes of the name, name; r10; deepest r10; arena; may_goto; CPU; limit; whether the kernel's memory may be
-//!     written; n, n x (helper, value); n, n x (slot, probes); n, n addresses, n x (permission, 0 | 1, page);
+//!     written; n, n x (helper, value); n, n x (slot, probes); n, n addresses, n x (permission, 0 | 1 and page);
 //!     n, n functions: (first slot, whether compiled, bytes, code); n, n runs
 //!   run: count before; r1 to r5; n, n kfunc calls x (id, r1 to r5); end (0 value | 1 or 2 fault | 3 address, bytes, store,
 //!     fault | 4 address, fault); count; stores dropped; n, n x (which page, page)
-//!   fault: n, n slots, innermost first; which registers are known; those
+//!   fault: n, n slots, innermost first; bit mask of the known registers, their values
 //! ```
 
 mod oracle;

@@ -35,8 +35,8 @@ const CPU: u32 = 1;
 const FRAME: u64 = 512;
 const PAGES: u64 = 2;
 const ARENA_PAGES: u32 = 4;
-/// Number of pages before, and number of pages from, each address that a program gets. The harness
-/// compares those of these pages that are mapped.
+/// The harness compares this many pages before the page of each address that a program gets, and
+/// this many pages from that page on, as far as they are mapped.
 const NEAR: u64 = 4;
 /// Helpers that return the same value each time. `without_helpers` turns calls of other helpers
 /// into calls of kernel functions.
@@ -64,7 +64,8 @@ pub struct Environment {
     /// Whether the program accesses no memory but its first frames. The harness then compares no
     /// other memory.
     pub frames_only: bool,
-    /// Bit mask of the functions without an entry in the table: code calls them through the host.
+    /// Bit mask of the functions that have no entry in the table, as if they were not compiled.
+    /// Code calls them through the host.
     pub not_compiled: u64,
 }
 
@@ -262,7 +263,7 @@ fn write_fault(out: &mut Words, program: &Program, fault: &Fault) {
 struct TestHost {
     host: BareHost,
     instance: InstanceId,
-    /// Instance for the programs of `ask`.
+    /// A second instance, which runs the small programs of `ask`.
     aside: InstanceId,
     pages: u64,
     arena: u64,

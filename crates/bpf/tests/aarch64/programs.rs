@@ -94,7 +94,7 @@ fn arithmetic(oracle: &mut Oracle, class: u8) {
         oracle.case(&name, program(&by_reg), REGISTERS_ONLY, &pairs());
         for imm in CONSTANTS {
             let width = if class == 7 { 64 } else { 32 };
-            // The kernel's verifier refuses a shift by any other constant.
+            // The kernel's verifier refuses a shift by a constant outside 0 to `width` - 1.
             if shifts.contains(&kind) && !(0..width).contains(&imm) {
                 continue;
             }

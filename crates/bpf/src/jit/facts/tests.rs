@@ -44,7 +44,8 @@ fn a_counter_that_is_compared_with_nothing_known_may_be_anything() {
 
 const MAP: u64 = 0xffff_8800_0000_1000;
 
-/// An array of ten elements of 16 bytes, which programs look up by `MAP`.
+/// Returns an array of ten elements of 16 bytes, which programs know by the map address `MAP`, and
+/// the range of its elements' addresses.
 fn elements() -> (Data, Known) {
     let mut memory = crate::mem::Memory::with_size(1 << 32).expect("memory");
     let def = crate::map::MapDef {

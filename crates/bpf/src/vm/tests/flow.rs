@@ -131,7 +131,8 @@ fn may_goto_to_itself_ends_at_the_limit() {
     assert_eq!(fault, FaultKind::InsnLimit { limit: 10_000 });
 }
 
-/// The callback contains neither a jump nor a call that would check the limit.
+/// A callback without jumps and calls never checks the instruction limit itself. The limit must
+/// still end the loop of the helper that calls it.
 #[test]
 fn a_straight_callback_ends_at_the_limit() {
     let text = "func main:\nr1 = 1000000\nr2 = body ll\nr3 = 0\nr4 = 0\ncall 181\nexit\n\
@@ -359,8 +360,8 @@ proptest! {
     }
 }
 
-/// The machine drops cached state of an instance when the host removes the instance, and when it
-/// calls another instance.
+/// The machine caches state of the instance that it ran last. The machine must not use this state
+/// after the host calls another instance, installs other code, or removes the instance.
 #[test]
 fn each_call_runs_the_instance_that_it_names() {
     let (mut h, first) = host("func main:\nr0 = 1\nexit");
@@ -392,7 +393,8 @@ fn kernel_functions_get_what_they_take() {
     assert_eq!(h.kfunc_calls, [(KfuncId(7), [1, 2, 0, 0, 0])]);
 }
 
-/// A struct_ops program can read its arguments at their usual address and at any other.
+/// A struct_ops program must read its arguments correctly wherever r1 points to, not only at their
+/// usual address.
 #[test]
 fn operations_read_their_arguments_wherever_they_are() {
     let text = "func main:\nr0 = *(u64 *)(r1 + 8)\nr2 = *(u64 *)(r1 + 0)\nr0 -= r2\nexit";

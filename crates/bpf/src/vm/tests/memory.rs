@@ -262,8 +262,8 @@ fn an_array_at_a_known_address_is_read_and_written_up_to_its_end() {
         assert_eq!(run(&mut h, instance, [index, 0, 0, 0, 0]), Ok(5));
         assert_eq!(h.vm.mem.read::<u64>(addr + (index & 7) * 8), Ok(5));
     }
-    // Indices may lie beyond the array: the program may access the rest of the array's page, but
-    // not the next page.
+    // With this mask the index may lead beyond the array. The program may access the remaining
+    // bytes of the array's page, but not the next page.
     let beyond = text.replace("r1 &= 7", "r1 &= 1023");
     let (mut h, instance, addr) = with_array(&beyond, 0);
     assert_eq!(run(&mut h, instance, [511, 0, 0, 0, 0]), Ok(5));
@@ -285,15 +285,16 @@ fn an_index_into_the_frame_that_may_be_outside_is_checked() {
     let text = "r1 &= MASK\nr2 = r10\nr2 += -64\nr2 += r1\n*(u8 *)(r2 + 0) = 9\nr0 = *(u8 *)(r2 + 0)\nexit";
     let (mut h, instance) = host(&text.replace("MASK", "63"));
     assert_eq!(run(&mut h, instance, [63, 0, 0, 0, 0]), Ok(9));
-    // Above the frame lies the page of the arguments, then a guard.
+    // Above the frame lies the page of the arguments, which programs may write, then a guard page,
+    // which they may not.
     let (mut h, instance) = host(&text.replace("MASK", "0xffff"));
     assert_eq!(run(&mut h, instance, [64, 0, 0, 0, 0]), Ok(9));
     let fault = run(&mut h, instance, [64 + PAGE, 0, 0, 0, 0]).expect_err("the guard");
     assert!(matches!(fault.kind(), FaultKind::Mem(fault) if fault.why == MemFaultReason::Unmapped));
 }
 
-/// CPU 2 of 4 looks up an array of 3 elements of 12 bytes: its own elements, and those of a CPU
-/// that it names.
+/// A program on CPU 2 of 4 looks up elements of an array (3 elements of 12 bytes): CPU 2's
+/// elements, and the elements of a CPU that the program names.
 #[test]
 fn elements_are_found_by_index_and_cpu() {
     for (map_type, percpu) in [(map_type::ARRAY, false), (map_type::PERCPU_ARRAY, true)] {
