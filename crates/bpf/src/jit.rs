@@ -60,7 +60,7 @@ use crate::vm::{Func, FuncId, Image, Limits};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
     Interp,
-    /// Machine code for functions that run often, where the host supports it.
+    /// Machine code for functions that run often, on x86-64 and aarch64; otherwise the interpreter.
     #[default]
     Jit,
 }

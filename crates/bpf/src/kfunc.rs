@@ -3,7 +3,7 @@
 //! trees, lists, arena pages, dynptrs.
 //!
 //! Owns: the list of built-in kfuncs and their ids.
-//! Does not: implement other kfuncs, which the host does.
+//! Does not: implement other kfuncs, which the `Host` does.
 //! Models: kernel/bpf/helpers.c, bpf_iter.c, rqspinlock.c and arena.c, v7.3.
 //! Differs: functions for RCU, preemption and interrupts are markers without effect, because
 //! programs run one at a time.
@@ -22,8 +22,8 @@ mod tests;
 
 pub(crate) use objects::Objects;
 
-/// Id of a kernel function within a simulation. Built-in kfuncs have the high bit set; the others
-/// belong to the host.
+/// Id of a kernel function within a simulation. Built-in kfuncs have the high bit set; the `Host`
+/// implements the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KfuncId(pub u32);
 

@@ -4,8 +4,9 @@
 //!
 //! Owns: instructions, memory, maps, helpers without kernel knowledge, the interpreter, machine
 //! code.
-//! Does not: read object files (`scxlab-loader` does), know scheduling. `vm::Host` supplies the
-//! behaviour of kernel functions.
+//! Does not: read object files (`scxlab-loader` does), know scheduling. The behaviour of kernel
+//! functions comes from an implementation of `vm::Host`, the simulated kernel, which comments call
+//! the host.
 //! Start at: `vm.rs` (running), `jit.rs` (machine code), `mem.rs` (addresses).
 
 #![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]

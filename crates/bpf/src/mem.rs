@@ -13,8 +13,8 @@
 //!   | guard page | slabs | guard | region | guard | ...   ->    ...   <-  | arena 1 | arena 0 |  guard page |
 //! ```
 //!
-//! The host commits a page when it is first touched, so an unused region costs no memory. Allocated
-//! objects never move.
+//! The operating system commits a page when the simulator first touches it, so an unused region
+//! costs no memory. Allocated objects never move.
 
 use memmap2::{MmapMut, MmapOptions};
 
@@ -43,7 +43,7 @@ const TAIL: u64 = 64 << 10;
 /// address are its offset.
 const SIZE_MAX: u64 = 1 << GUEST_BASE.trailing_zeros();
 
-/// Permission of a page for programs, as bits: 1 load, 2 store, 4 ask the host before a store.
+/// Permission of a page for programs, as bits: 1 load, 2 store, 4 ask `Host` before a store.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Perm {
@@ -161,8 +161,8 @@ impl Memory {
         self.refused.then_some(self.limit)
     }
 
-    /// Charges bytes to the run: memory that scxlab keeps, here or elsewhere on the host, for a
-    /// program, a workload or a machine.
+    /// Charges bytes to the run: memory that scxlab keeps, in this linear memory or elsewhere in
+    /// the process, for a program, a workload or a machine.
     pub fn charge(&mut self, size: u64) -> Result<(), OutOfMemory> {
         let taken = self.taken.saturating_add(size);
         let chosen = self.requests_left == 0;

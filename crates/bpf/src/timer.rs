@@ -2,7 +2,7 @@
 //! `struct bpf_timer` in map values.
 //!
 //! Owns: which timers exist, their callbacks, and whether they are armed. Does not: keep time; the
-//! host's event queue calls `vm::fire_timer` when a timer expires.
+//! event queue of the `Host` calls `vm::fire_timer` when a timer expires.
 //! Models: kernel/bpf/helpers.c, `bpf_timer_*`, v7.3.
 //!
 //! ```text

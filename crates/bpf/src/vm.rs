@@ -295,7 +295,7 @@ pub enum KptrKind {
     Local(u32),
 }
 
-/// The simulated kernel as seen by the virtual machine.
+/// The simulated kernel as seen by the virtual machine. Comments call it the host.
 ///
 /// `vm` must be cheap (a field access), because the engines call it often. `Vm::executed` is up to
 /// date during every call into the host.

@@ -58,7 +58,7 @@ fn finish(builder: isa::Builder) -> Option<OwnedTargetIsa> {
         ("enable_verifier", if cfg!(test) { "true" } else { "false" }),
         ("unwind_info", "false"),
         // Probes keep a function with a frame larger than a page from skipping the guard page of
-        // the host's stack.
+        // the thread's stack.
         ("enable_probestack", "true"),
         ("probestack_strategy", "inline"),
     ] {

@@ -6,9 +6,9 @@
 //! active entry into code.
 //! Does not: generate or call code.
 //!
-//! The code knows nothing of the host's type, so runs with different types of host share the code.
-//! A virtual machine keeps its contexts: an entry into code writes only the fields that differ from
-//! the previous entry, which was mostly of the same instance and in the same frame.
+//! The code knows nothing of the type that implements `Host`, so runs with different types share
+//! it. A virtual machine keeps its contexts: an entry into code writes only the fields that differ
+//! from the previous entry, which was mostly of the same instance and in the same frame.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -40,11 +40,12 @@ pub type CallFn = unsafe extern "C" fn(*mut Ctx, u64, u64, u64, u64, u64) -> Pai
 /// Argument: the context. The other parameters are in `Ctx::refused`.
 pub type AccessFn = unsafe extern "C" fn(*mut Ctx);
 
-/// Functions that machine code calls out to, for one type of host.
+/// Functions that machine code calls out to, for one type that implements `Host`.
 #[repr(C)]
 pub struct Calls {
     pub helper: CallFn,
-    /// Any kernel function. `kfunc4` serves only those of the host that take no fifth argument.
+    /// Any kernel function. `kfunc4` serves only functions of the `Host` that take no fifth
+    /// argument.
     pub kfunc: CallFn,
     pub kfunc4: CallFn,
     /// A function of the program that is not compiled yet.

@@ -6,7 +6,8 @@
 //!
 //! A group extends over a tree of blocks, each with one predecessor, and ends at a call, which may
 //! change permissions. The first access of a group checks the whole range. If the pages do not
-//! allow the access to the whole range, the host performs each access of the group separately.
+//! allow the access to the whole range, each access of the group leaves the code, and
+//! `Calls::access` checks it separately.
 
 use super::Data;
 use super::facts::{FunctionAnalysis, step};
@@ -42,7 +43,7 @@ pub struct Groups {
     through_r1: Vec<bool>,
 }
 
-/// Contents of a register: the number of an unknown value, plus a constant.
+/// Contents of a register: an unknown value, which has the number `.0`, plus the constant `.1`.
 type Value = (u32, i64);
 
 #[derive(Clone)]

@@ -21,9 +21,9 @@
 //!   permission must allow the access. An aligned access of at most eight bytes lies on one page. A
 //!   group's range is shorter than a page, so the code checks the pages of its first and last byte.
 //!
-//! All other accesses go out to the host, which checks every page that they touch. Page protection
-//! by the host's hardware would not suffice, because the permissions bind programs but not the
-//! simulator, which uses the same mapping.
+//! The code leaves all other accesses to `Calls::access`, which checks every page that they touch.
+//! Page protection by the hardware would not suffice, because the permissions bind programs but not
+//! the simulator, which uses the same mapping.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{

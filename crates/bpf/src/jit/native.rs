@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Calls between Rust and machine code: the entry into the code, and the ways out of it (the
-//! functions that it calls), for each type of host.
+//! functions that it calls), for each type that implements `Host`.
 //!
 //! Owns: the context during a call, the locations in faults, the guarantee that no panic unwinds
 //! through machine code, which has no unwind tables.
 //! Does not: decide which engine runs (see `crate::jit`).
 //!
-//! Each way out catches a panic of the host and reports a failure to the code. The code then
+//! Each way out catches a panic of the `Host` and reports a failure to the code. The code then
 //! returns, and `failed` resumes the panic in the function that entered the code. While a way out
 //! runs, the code only waits, and nothing else refers to the context or the host.
 
@@ -94,8 +94,9 @@ pub unsafe fn call_in<H: Host>(
 /// Enters compiled code with all arguments that it may take. The calling conventions of x86-64 and
 /// aarch64 let the code ignore arguments that it does not take.
 ///
-/// # Safety The context is set up for the function that `entry` belongs to. If `args` holds only
-/// one argument, the function takes at most one.
+/// # Safety
+/// The context is set up for the function that `entry` belongs to. If `args` holds only one
+/// argument, the function takes at most one.
 #[inline(always)]
 unsafe fn jump(entry: CodeEntry, ctx: *mut Ctx, fp: u64, args: Args) -> Pair {
     type R = u64;
@@ -146,7 +147,7 @@ fn failed<H: Host>(h: &mut H, at: *mut Ctx) -> Fault {
     locate(h, ctx.instance, fault, pcs, |reg| regs.get(reg).copied().unwrap_or(innermost))
 }
 
-/// Table of the ways out for one type of host.
+/// Table of the ways out for one type that implements `Host`.
 struct Ways<H>(std::marker::PhantomData<H>);
 
 impl<H: Host> Ways<H> {
@@ -247,8 +248,8 @@ unsafe extern "C" fn helper<H: Host>(
     unsafe { call_out::<H>(ctx, executed, [a, b, c, d, (*ctx).out.r5], work) }
 }
 
-/// Calls a kernel function. Without `FIVE`, it is a function of the host and takes at most four
-/// arguments.
+/// Calls a kernel function. If `FIVE` is false, it is a function of the `Host` and takes at most
+/// four arguments.
 unsafe extern "C" fn kfunc<H: Host, const FIVE: bool>(
     ctx: *mut Ctx,
     executed: u64,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! TASK_STORAGE and CGRP_STORAGE: one value per owner, freed with the owner.
 //!
-//! Owns: the address of each owner's value. Does not: know owners; the host says which are alive
-//! and which are gone.
+//! Owns: the address of each owner's value. Does not: know owners; the `Host` says which are
+//! alive and which are gone.
 //! Models: kernel/bpf/bpf_local_storage.c, v7.3. Differs: no accounting against the owner, no
 //! per-owner cache.
 

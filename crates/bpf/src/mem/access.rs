@@ -9,9 +9,8 @@ use bytemuck::{AnyBitPattern, NoUninit, Pod};
 use super::{ASK, GUEST_BASE, LOAD, Memory, PAGE, PAGE_SHIFT, STORE, TAIL, WORD};
 use crate::fault::{Access, MemFault};
 
-/// A raw view of a memory, which the interpreter keeps in registers during one stretch of
-/// execution. The memory never moves, and the holder of a window also holds the memory itself
-/// (through the host).
+/// A raw view of a memory, which the interpreter keeps in registers while it runs a function. The
+/// memory never moves, and the interpreter also holds a borrow of the memory's owner, the `Host`.
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
     base: *mut u8,

@@ -145,13 +145,13 @@ impl Memory {
         Ok(addr)
     }
 
-    /// Tells the host that the simulator will soon use most of this range, so that the host may
-    /// back the range with huge pages and spare TLB entries. Does nothing on a host without huge
-    /// pages.
+    /// Tells the operating system that the simulator will soon use most of this range, so that it
+    /// may back the range with huge pages and spare TLB entries. Does nothing where there are no
+    /// huge pages.
     pub fn expect_use(&mut self, addr: u64, len: u64) {
         let off = addr.wrapping_sub(GUEST_BASE);
         assert!(self.in_range(off, len), "{len} bytes at {addr:#x}: outside the memory");
-        // The advice is only a hint: if the host refuses it, the pages stay small.
+        // The advice is only a hint: if the operating system refuses it, the pages stay small.
         let _refused = self.advise_huge(off as usize, len as usize);
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A host without a kernel: time stands still, one task exists, and the host records kfunc calls,
+//! A `Host` without a kernel: time stands still, one task exists, and the host records kfunc calls,
 //! locks, timers, output and released references.
 //!
 //! It serves tests, examples, benchmarks and fuzzing of programs that need no kernel.

@@ -92,7 +92,7 @@ impl Stacks {
     }
 
     /// Ends an invocation. The function restores the surrounding level from `outer` instead of
-    /// computing it, because the host's CPU would wait for the result of a computation.
+    /// computing it, because the instructions that follow would have to wait for the computation.
     #[inline(always)]
     pub fn leave(&mut self, outer: Outer) {
         (self.level, self.top) = (outer.level, outer.top);

@@ -208,7 +208,7 @@ static int store(u64 addr, u64 len, u64 value)
 		dropped++;
 		return 1;
 	}
-	/* A kernel structure may be written only if the host agrees. */
+	/* Programs may write a kernel structure only if the case allows it (`kernel_stores`). */
 	if (at < len && !(kernel_stores && perm(addr + at) == (LOAD | ASK) && first_without(addr, len, STORE | ASK) == len))
 		return refuse(addr, len, 1);
 	memcpy(base + addr, &value, len);
@@ -322,7 +322,7 @@ static struct pair kfunc4(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d
 
 static struct pair enter(u64 func, u64 fp, u64 depth, const u64 *args);
 
-/* Runs a function of the program through the host. Returns the function's result, or a failure. */
+/* Enters a function's machine code, called by way of the host. Returns its result, or a failure. */
 static struct pair inside(struct ctx *ctx, u64 func, u64 fp, u64 count, const u64 *args)
 {
 	struct pair pair;
@@ -573,7 +573,7 @@ static void read_head(void)
 		same("an offset", layout[i], word());
 	nr_pages = word();
 	base = (u8 *)(word() - GUEST_BASE);
-	/* Pages before the first have no permissions. */
+	/* The bytes before the table are 0: pages before the first have no permissions. */
 	perms = (u8 *)map(0, PAGE + nr_pages, PROT_RW) + PAGE;
 	entries = map(word(), PAGE, PROT_RW);
 	len = word();
