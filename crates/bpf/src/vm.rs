@@ -358,7 +358,7 @@ impl Vm {
         })
     }
 
-    /// Counts the work of a kernel function that allocates or frees `pages` arena pages.
+    /// Counts the work of allocating or freeing `pages` arena pages, as `work` does for bytes.
     pub(crate) fn work_on_pages(&mut self, pages: u64) -> Result<(), Fault> {
         self.work(self.work.arena_page_bytes.saturating_mul(pages))
     }

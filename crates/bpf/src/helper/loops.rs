@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Helpers that call back: `bpf_loop` and `bpf_for_each_map_elem`.
+//! Helpers that call back into the program: `bpf_loop` and `bpf_for_each_map_elem`.
 
 use super::HelperResult;
 use super::map::{can_walk, no_map, wrong};

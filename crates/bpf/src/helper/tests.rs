@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Helpers, called by programs.
+//! Tests of helpers, which programs call.
 
 use super::*;
 use crate::fault::FaultKind;

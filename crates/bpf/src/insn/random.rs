@@ -359,7 +359,8 @@ impl Body<'_, '_> {
         self.push(0x55, 9, 0, off, 0);
     }
 
-    /// Loads r1 to r3 with the three pointers. r4 keeps its random value.
+    /// Copies the function's three pointers (r6 to r8) to r1 to r3 for a call. r4 and r5 keep their
+    /// random values.
     fn arguments(&mut self) {
         for reg in 1..=3 {
             self.push(0xbf, reg, 5 + reg, 0, 0);

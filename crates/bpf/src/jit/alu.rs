@@ -86,7 +86,8 @@ impl Translator<'_, '_> {
             let x = self.narrow(insn.dst, ty);
             let by_constant = has_constant(insn.op) && insn.imm != 0;
             match kind {
-                // The compiler turns a division by a constant into a multiplication.
+                // A constant divisor needs no check for 0. The compiler turns such a division into
+                // a multiplication.
                 BinaryOp::Div | BinaryOp::Mod if by_constant => self.quotient(kind, x, y),
                 kind => self.apply(kind, x, y, ty),
             }
@@ -170,7 +171,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Returns the low part of a register.
+    /// Returns the low bits of a register, as many as `ty` has.
     pub fn narrow(&mut self, reg: u8, ty: Type) -> Value {
         let value = self.reg(reg);
         if ty == I64 { value } else { self.b.ins().ireduce(ty, value) }

@@ -134,7 +134,7 @@ fn publish(map: &Mmap) -> std::io::Result<()> {
     if !unsafe { clear_cache::clear_cache(code.start, code.end) } {
         return Err(std::io::Error::other("the instruction cache was not cleared"));
     }
-    // x86-64 CPUs notice new code by themselves.
+    // x86-64 CPUs notice new code by themselves. On other CPUs, `synchronize_cpus` is needed.
     if cfg!(target_arch = "x86_64") { Ok(()) } else { synchronize_cpus() }
 }
 
@@ -147,7 +147,7 @@ pub(super) fn synchronize_cpus() -> std::io::Result<()> {
         MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE as SYNC_CORE,
         MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as REGISTER, SYS_membarrier, syscall,
     };
-    // A process may register more than once.
+    // The second command needs the first, which a process may repeat.
     for command in [REGISTER, SYNC_CORE] {
         // SAFETY: the call takes no address.
         if unsafe { syscall(SYS_membarrier, command, 0, 0) } != 0 {

@@ -137,7 +137,7 @@ pub struct Ctx {
     pub depth: u32,
     pub fp: u64,
     pub code: *const Code,
-    /// The slots of `code`.
+    /// `code.slots`: the entries of the functions.
     slots: *const [FuncEntry],
     /// Number of frames available from the entry's frame on.
     frames: u32,
@@ -288,14 +288,14 @@ impl Contexts {
     /// keeps the context as long as it runs.
     #[inline(always)]
     pub fn outermost(&mut self) -> &mut Ctx {
-        // SAFETY: `all` owns it, and it is not in use, because no program runs.
+        // SAFETY: `all` owns the context, which nothing uses, because no program runs.
         unsafe { &mut *self.outermost }
     }
 
     /// Returns the context that `take` will take.
     #[inline(always)]
     pub fn next(&mut self) -> &mut Ctx {
-        // SAFETY: `all` owns it, and it is not in use.
+        // SAFETY: `all` owns the context, which nothing uses before `take` takes it.
         unsafe { &mut *self.free }
     }
 
@@ -312,7 +312,7 @@ impl Contexts {
     #[inline(always)]
     pub fn take(&mut self) -> *mut Ctx {
         let ctx = self.free;
-        // SAFETY: as above.
+        // SAFETY: `all` owns the context, which nothing uses yet.
         self.free = unsafe { (*ctx).next.get() };
         ctx
     }
@@ -344,7 +344,7 @@ impl Contexts {
 
     /// Returns the call site of the last kernel function call, if machine code made the call.
     pub fn calling(&self) -> Option<CallSite> {
-        // SAFETY: `all` owns it; while the host carries out the call, the code only waits.
+        // SAFETY: `all` owns the context. While the host carries out the call, the code only waits.
         (!self.calling.is_null()).then(|| unsafe { (*self.calling).site() })
     }
 
@@ -352,7 +352,7 @@ impl Contexts {
     fn make(&mut self, mem: &Memory) -> *mut Ctx {
         let ctx = Box::into_raw(Box::new(Ctx::new(mem)));
         if let Some(last) = self.all.last() {
-            // SAFETY: as above; machine code does not access `next`.
+            // SAFETY: `all` owns the context, and machine code does not access `next`.
             unsafe { (**last).next.set(ctx) };
         }
         self.all.push(ctx);
@@ -361,7 +361,7 @@ impl Contexts {
 
     /// Returns the number of helper calls that machine code performed itself.
     pub fn helper_calls(&self) -> u64 {
-        // SAFETY: as above.
+        // SAFETY: `all` owns the contexts. Code that is in a context only waits for the host.
         self.all.iter().fold(0, |sum, ctx| sum.wrapping_add(unsafe { (**ctx).helper_calls }))
     }
 
@@ -369,7 +369,7 @@ impl Contexts {
     /// run.
     pub fn forget(&mut self) {
         for ctx in &self.all {
-            // SAFETY: as above.
+            // SAFETY: `all` owns the context, and no code runs in it.
             let ctx = unsafe { &mut **ctx };
             ctx.instance = NO_INSTANCE;
             ctx.slots = &[];
@@ -380,7 +380,7 @@ impl Contexts {
 impl Drop for Contexts {
     fn drop(&mut self) {
         for ctx in self.all.drain(..) {
-            // SAFETY: `make` created it from a box.
+            // SAFETY: `make` created the context from a box.
             drop(unsafe { Box::from_raw(ctx) });
         }
     }

@@ -238,7 +238,8 @@ pub fn step(insn: &Insn, pc: u32, regs: &mut Regs, data: &[Data]) {
     let written = writes(insn);
     for (reg, value) in regs.iter_mut().enumerate() {
         if written.has(reg as u8) {
-            // An atomic operation may fetch anything.
+            // A register other than `dst` gets what an atomic operation fetches, which may be
+            // anything.
             let own = reg == usize::from(insn.dst);
             *value = if own { result(insn, dst, src) } else { Known::NOTHING };
         }

@@ -130,8 +130,8 @@ impl Group {
     /// Adds an access to the group if it fits. Returns whether it did.
     fn takes(&mut self, at: i64, size: i32) -> bool {
         let from = at.wrapping_sub(self.first);
-        // The access is too far from the group's first access, or the two are on both sides of the
-        // end of the address space.
+        // An access does not fit if it is too far from the group's first access, or if the end of
+        // the address space lies between the two.
         if !(-SPAN..=SPAN).contains(&from) {
             return false;
         }

@@ -84,7 +84,7 @@ impl Translator<'_, '_> {
     }
 }
 
-/// Returns the array whose map address a value is known to be.
+/// Returns the array map whose address is the only value that `map` can have, if there is one.
 fn elements(map: Known, data: &[Data]) -> Option<Elements> {
     let Known::Number(map, high) = map else { return None };
     let here = |elements: &Elements| elements.map == map;

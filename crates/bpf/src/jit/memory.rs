@@ -80,7 +80,7 @@ pub enum AccessLocation {
     /// In the frame, from this offset on. The offset is relative to the end of the frame, so it is
     /// negative.
     Frame(i32),
-    /// Somewhere in the frame, or in data that the access may touch.
+    /// Somewhere in the frame, or in the values of an array map whose permission allows the access.
     Inside,
     /// Probably in the frame.
     LikelyFrame,

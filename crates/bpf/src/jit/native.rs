@@ -191,7 +191,7 @@ unsafe fn outside<H: Host, T>(
 #[cold]
 #[inline(never)]
 unsafe fn keep<H: Host>(ctx: *mut Ctx, why: Result<Fault, Box<dyn Any + Send>>) {
-    // SAFETY: as the caller guarantees; nothing else refers to either.
+    // SAFETY: as the caller guarantees; nothing else refers to the context or the host.
     let (ctx, host) = unsafe { (&mut *ctx, &mut *(*ctx).host.cast::<H>()) };
     ctx.executed = host.vm().executed;
     match why {
@@ -244,7 +244,7 @@ unsafe extern "C" fn helper<H: Host>(
         vm.helper_calls = vm.helper_calls.wrapping_add(1);
         crate::helper::call(h, ctx.site(), ctx.out.number, *args)
     };
-    // SAFETY: compiled code passes its context.
+    // SAFETY: machine code passes the context in which it runs.
     unsafe { call_out::<H>(ctx, executed, [a, b, c, d, (*ctx).out.r5], work) }
 }
 
@@ -265,7 +265,7 @@ unsafe extern "C" fn kfunc<H: Host, const FIVE: bool>(
         let (site, id) = (ctx.site(), KfuncId(ctx.out.number));
         if FIVE { call_kfunc(h, site, id, args) } else { h.kfunc(site, id, args) }
     };
-    // SAFETY: compiled code passes its context.
+    // SAFETY: machine code passes the context in which it runs.
     unsafe {
         let e = if FIVE { (*ctx).out.r5 } else { 0 };
         call_out::<H>(ctx, executed, [a, b, c, d, e], work)
@@ -289,11 +289,12 @@ unsafe extern "C" fn func<H: Host>(
         let value = run(h, ctx.instance, func, ctx.site().depth, |_| args)?;
         Ok(Pair { value, executed: h.vm().executed })
     };
-    // SAFETY: compiled code passes its context.
+    // SAFETY: machine code passes the context in which it runs.
     unsafe { outside::<H, Pair>(ctx, work) }.unwrap_or(STOPPED)
 }
 
-/// Runs a function by its address, with all checks.
+/// Runs the function with a given address, after the checks of a call: that there is such a
+/// function, the call depth, and the instruction limit.
 unsafe extern "C" fn func_reg<H: Host>(
     ctx: *mut Ctx,
     executed: u64,
@@ -323,7 +324,7 @@ unsafe extern "C" fn func_reg<H: Host>(
         let value = run(h, ctx.instance, func, depth, |_| args)?;
         Ok(Pair { value, executed: h.vm().executed })
     };
-    // SAFETY: compiled code passes its context.
+    // SAFETY: machine code passes the context in which it runs.
     unsafe { outside::<H, Pair>(ctx, work) }.unwrap_or(STOPPED)
 }
 
@@ -354,9 +355,10 @@ unsafe extern "C" fn access<H: Host>(ctx: *mut Ctx) {
         store_slow(h, addr, size, new, ctx.arena_base)?;
         Ok(old)
     };
-    // SAFETY: compiled code passes its context.
+    // SAFETY: machine code passes the context in which it runs.
     let result = unsafe { outside::<H, u64>(ctx, work) };
-    // SAFETY: as above; no other reference to the context is left.
+    // SAFETY: machine code passes the context in which it runs, and no other reference to it is
+    // left.
     let refused = unsafe { &mut (*ctx).refused };
     refused.failed = u64::from(result.is_none());
     refused.result = result.unwrap_or(0);

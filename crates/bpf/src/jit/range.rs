@@ -189,7 +189,7 @@ fn sum(kind: BinaryOp, x: Known, y: Known) -> Known {
 
 fn moved(from: i32, to: i32, by: Known, minus: bool) -> Known {
     let (low, high) = by.bounds();
-    // The distance is signed.
+    // The number is a distance in bytes, which may be negative.
     let (low, high) = (low as i64, high as i64);
     if low > high {
         return Known::LikelyFrame;

@@ -299,7 +299,7 @@ impl<'a, 'b> Translator<'a, 'b> {
         self.b.seal_block(block);
     }
 
-    /// Continues with the next instruction, which begins a block.
+    /// Ends the open block with a jump to the next instruction, which begins a block of its own.
     fn flow_to(&mut self, block: Block, slot: usize) {
         self.settle();
         self.b.ins().jump(block, &[]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Built-in kfuncs, called by programs. `$name` in a program's text stands for the id of the kfunc.
+//! Tests of built-in kfuncs, which programs call. `$name` in a program's text stands for the id of
+//! the kfunc.
 
 use super::*;
 use crate::fault::FaultKind;

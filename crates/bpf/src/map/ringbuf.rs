@@ -193,7 +193,7 @@ impl UserRingbuf {
     }
 }
 
-/// Returns the bytes of a record with its header, rounded up to 8.
+/// Returns the length of a record in bytes with its header, rounded up to a multiple of 8.
 fn record_len(size: u32) -> u64 {
     (u64::from(size) + HEADER).next_multiple_of(8)
 }

@@ -19,8 +19,8 @@ impl Vm {
         self.maps.get(id)
     }
 
-    /// Returns the bytes that user space exchanges per value. Per-CPU maps exchange one copy per
-    /// CPU, each padded to 8 bytes.
+    /// Returns the number of bytes that user space exchanges per value. Per-CPU maps exchange one
+    /// copy per CPU, each padded to 8 bytes.
     pub fn map_value_len(&self, id: MapId) -> MapResult<usize> {
         let map = self.maps.get(id).ok_or(EBADF)?;
         Ok(if map.is_percpu() {

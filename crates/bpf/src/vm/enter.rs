@@ -18,7 +18,7 @@ use crate::timer::TimerId;
 const CALLBACK_SCRATCH: u64 = 1024;
 /// Largest number of arguments of a program.
 const MAX_ARGS: usize = CALLBACK_SCRATCH as usize / size_of::<u64>();
-/// Bytes of callback scratch per frame.
+/// Size in bytes of the scratch slot that each frame has for the keys and dynptrs of callbacks.
 const CALLBACK_STRIDE: u64 = 64;
 
 /// Calls a struct_ops (or tracing) program with the address of an array of its arguments in r1.
@@ -157,7 +157,7 @@ impl Vm {
     fn storage_owner_gone_in(&mut self, id: MapId, kind: Storage, owner: u64) {
         let (maps, mut ctx) = self.split_maps();
         if let Some(map) = maps.get_mut(id).filter(|map| map.storage_kind() == Some(kind)) {
-            // Most owners have no value in most maps.
+            // The deletion fails if the owner has no value in this map, as is usual.
             let _absent = map.storage_delete(&mut ctx, owner);
         }
     }

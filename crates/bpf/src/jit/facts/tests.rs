@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Known values before a slot, in loops.
+//! Tests of what the analysis knows of registers before a slot: in loops, and after lookups.
 
 use super::*;
 use crate::insn::asm::assemble;

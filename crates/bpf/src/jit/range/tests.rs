@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The range computed for a result contains the value that the interpreter computes.
+//! Tests that the range computed for a result contains the value that the interpreter computes.
 
 use proptest::prelude::*;
 

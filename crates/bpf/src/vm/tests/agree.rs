@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Random programs on both engines: nothing observable differs.
+//! Tests that nothing observable differs when both engines run the same random programs.
 
 use proptest::prelude::*;
 

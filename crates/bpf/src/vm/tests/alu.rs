@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Arithmetic, compared with results computed independently: in 128 bits, then truncated.
+//! Tests of arithmetic against results that the tests compute in 128 bits and then truncate.
 
 use proptest::prelude::*;
 

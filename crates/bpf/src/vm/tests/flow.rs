@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Calls, limits, instruction counts, fault locations, nesting.
+//! Tests of calls, limits, instruction counts, fault locations and nesting.
 
 use proptest::prelude::*;
 

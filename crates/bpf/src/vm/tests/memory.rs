@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Loads, stores, atomics, arenas, and their faults.
+//! Tests of loads, stores, atomics, arenas, and their faults.
 
 use super::*;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Origin of a kernel function call: its frames, and the source lines of inlined code.
+//! Tests of what reports say of a kernel function call: its frames, and source lines of inlined
+//! code.
 
 use super::*;
 
