@@ -67,7 +67,7 @@ fn output(vm: &mut Vm, [map, data, size, flags]: [u64; 4]) -> HelperResult {
     Ok(status(copied))
 }
 
-/// Submits or discards a record that `bpf_ringbuf_reserve` has returned.
+/// Submits or discards a record that a program has reserved.
 fn commit(vm: &mut Vm, sample: u64, discard: bool) -> Result<(), Fault> {
     let (maps, ctx) = vm.split_maps();
     match maps.ring_of(ctx.mem, sample) {
