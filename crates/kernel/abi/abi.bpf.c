@@ -67,7 +67,7 @@ union {
 	nodemask_t nodemask;
 } abi_types;
 
-/* This variable yields its type's BTF: a struct with a flexible array may not be in the union. */
+/* A struct with a flexible array may not be in the union, so this variable yields its BTF. */
 struct scx_cmask abi_cmask;
 
 union {

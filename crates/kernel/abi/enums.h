@@ -5,7 +5,7 @@
  * Owns: names and values; tools/check-abi.py compares both with a real kernel's BTF. An object
  * compiled against another kernel gets these values through relocations and through its __SCX_*
  * variables.
- * Does not: list enumerators that no program can see (internal states of the class).
+ * Does not: list enumerators that no program can see (internal states of sched_ext).
  */
 #ifndef ABI_ENUMS_H
 #define ABI_ENUMS_H
@@ -17,7 +17,7 @@ enum scx_public_consts {
 	SCX_SLICE_INF = 0xffffffffffffffffULL,
 };
 
-/* Limits of the class that programs can observe. Times are in the unit at the end of the name. */
+/* Limits of sched_ext that programs can observe. Times are in the unit at the end of the name. */
 enum scx_consts {
 	SCX_DSP_DFL_MAX_BATCH = 32,
 	SCX_DSP_MAX_LOOPS = 32,
@@ -181,7 +181,10 @@ enum scx_ent_flags {
 	SCX_TASK_REENQ_PREEMPTED = 3 << 12,
 	SCX_TASK_REENQ_CAP = 4 << 12,
 #ifndef __BINDGEN__
-	/* Marks the cursor of an iterator, not a task. Left out in Rust, whose flags are unsigned. */
+	/*
+	 * The entity is the cursor of an iterator, not a task. The Rust code does not get this
+	 * value, because it is negative and the flags in Rust are unsigned.
+	 */
 	SCX_TASK_CURSOR = 1 << 31,
 #endif
 };
@@ -229,7 +232,10 @@ enum scx_cap_flags {
 	SCX_CAPS_REENQ_ON_LOSS = SCX_CAP_ENQ_IMMED | SCX_CAP_ENQ,
 };
 
-/* Numbers of Debian's configuration. They depend on the controllers that a kernel is built with. */
+/*
+ * Numbers of the cgroup controllers in a kernel with Debian's configuration. The numbers depend on
+ * which controllers the kernel is built with.
+ */
 enum cgroup_subsys_id {
 	cpuset_cgrp_id = 0,
 	cpu_cgrp_id = 1,

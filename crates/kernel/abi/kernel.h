@@ -115,7 +115,7 @@ struct task_struct {
 	ptr(struct task_struct) parent;
 	ptr(struct task_struct) group_leader;
 	ptr(struct pid) thread_pid;
-	struct list_head thread_node;	/* in signal->thread_head */
+	struct list_head thread_node;	/* links in the list signal->thread_head */
 	u64 start_time;		/* ns, monotonic */
 	u64 start_boottime;	/* ns */
 	const ptr(struct cred) real_cred;
@@ -125,7 +125,8 @@ struct task_struct {
 	ptr(struct css_set) cgroups;
 	ptr(struct mempolicy) mempolicy;
 	int numa_preferred_nid;
-	cpumask_t cpus_mask;	/* last, so that the fields written by a switch lie together */
+	/* The mask comes last, so that the fields that a task switch writes lie together. */
+	cpumask_t cpus_mask;
 };
 
 /* An address space. Each thread group has one. */
@@ -183,8 +184,8 @@ struct kernfs_node {
 };
 
 /*
- * The simulator sets bit 1 (__PERCPU_REF_DEAD) when it removes the cgroup. The other bits are not a
- * pointer to counters, as they are in the kernel.
+ * The simulator sets bit 1 (__PERCPU_REF_DEAD) when it removes the cgroup. In the kernel the other
+ * bits are a pointer to counters; here they are not.
  */
 struct percpu_ref {
 	unsigned long percpu_count_ptr;

@@ -6,7 +6,7 @@
  * Owns: prototypes as in a kernel's BTF, without the hidden bpf_prog_aux argument. A reference is
  * matched by name and by the kinds of its parameters. tools/check-abi.py compares the prototypes
  * with a real kernel.
- * Does not: implement them (crates/kernel, crates/bpf).
+ * Does not: implement the functions (see crates/kernel and crates/bpf).
  * Models: 7.3; kernel/sched/ext/, kernel/bpf/{helpers,cpumask,arena,...}.c.
  */
 

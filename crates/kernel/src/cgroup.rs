@@ -2,7 +2,8 @@
 //! cgroups v2 with the cpu controller: the tree, its limits, and the structs that BPF programs see.
 //!
 //! Owns: directories, their guest structs, the number of tasks in each.
-//! Does not: share CPU time (the classes do) or implement the sched_ext part (see `ext/cgroup.rs`).
+//! Does not: divide CPU time among cgroups (the scheduling classes do), or call a scheduler's
+//! operations on cgroups (see `ext/cgroup.rs`).
 //! Models: kernel `struct cgroup`, `css_set`, `task_group`, 7.3.
 //! Differs: every directory has the cpu controller.
 
@@ -31,12 +32,13 @@ const TASK_GROUP: u64 = 2304;
 const NAME: u64 = 3584;
 /// `NAME_MAX` of Linux: longest name of a directory, bytes.
 pub const NAME_MAX: usize = 255;
-/// `KERNFS_MAX_USER_XATTRS` and `KERNFS_USER_XATTR_SIZE_LIMIT`
+/// Upper bounds on the extended attributes of a directory: their number (`KERNFS_MAX_USER_XATTRS`),
+/// and the size of their values together (`KERNFS_USER_XATTR_SIZE_LIMIT`).
 const MAX_XATTRS: usize = 128;
 const MAX_XATTR_BYTES: usize = 128 << 10;
 /// Inode number of the root directory. The directory `id` has the inode number `ROOT_INO + id`.
 const ROOT_INO: u64 = 1;
-/// `__PERCPU_REF_DEAD`
+/// `__PERCPU_REF_DEAD`: bit of the cgroup's reference counter that marks a removed cgroup.
 const REF_DEAD: u64 = 2;
 /// Level of the deepest possible directory, from `CGROUP_LEVELS` of the ABI.
 pub const MAX_DEPTH: usize = abi::CGROUP_LEVELS as usize - 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The run state of a CPU: its current task, the end of its kernel path, and its pending requests.
 //!
-//! Owns: the per-CPU record, and the table type of everything that exists once per CPU.
+//! Owns: the per-CPU record, and the type of tables with one value per CPU.
 //! Does not: act on the record (see `schedule.rs`, `exec.rs`, `tick.rs`).
 
 pub(crate) mod cache_occupancy;
@@ -170,8 +170,8 @@ pub struct Cpu {
     pub kicks: u64,
     /// Woken tasks that this CPU is to enqueue itself (`rq->wake_list`).
     pub wake_list: Vec<TaskId>,
-    /// Start of the present idle state; None: the CPU is awake, or leaves its idle state until
-    /// `awake_at`.
+    /// Start of the present idle state. None: the CPU is awake, or it is leaving its idle state and
+    /// will be awake at `awake_at`.
     pub idle_since: Option<Nanos>,
     pub awake_at: Nanos,
     /// Expiry of the timer that ends the default class's slice (HRTICK).

@@ -51,7 +51,7 @@ pub struct Exec {
     pub insns_ns: Nanos,
 }
 
-/// Work that remains after an event's handler.
+/// Work that remains for the event loop when an event's handler has returned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AfterEvent {
     Nothing,
@@ -138,7 +138,8 @@ impl Kernel {
         result
     }
 
-    /// As `on_cpu`, for the last action of an event's handler: `finish` ends the kernel path.
+    /// Runs `f` as `on_cpu` does, but leaves the kernel path open. `f` is the last action of an
+    /// event's handler, and the handler's caller ends the path with `finish`.
     #[inline]
     pub(crate) fn on_cpu_last(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel)) -> AfterEvent {
         self.enter(cpu);

@@ -140,7 +140,7 @@ impl Kernel {
         self.cpus[cpu].idle_task
     }
 
-    /// Lets the current task go on. An idle CPU that stays idle reports itself idle again.
+    /// Lets the current task go on. An idle CPU that stays idle is reported to sched_ext again.
     fn kept(&mut self, cpu: CpuId, task: TaskId) {
         if self.tasks[task].class == Class::Idle {
             self.ext_update_idle(cpu, true, false);
@@ -159,7 +159,8 @@ impl Kernel {
 
     #[inline(always)]
     pub(crate) fn set_next(&mut self, cpu: CpuId, next: TaskId) {
-        // The previous task may already have been charged for the search, so `next` must not be.
+        // The previous task may already have been charged for the time that the pick took. `next`
+        // must not be charged for it again.
         let c = &self.cpus[cpu];
         let t = &mut self.tasks[next];
         t.exec_start = c.rq_clock.max(c.charged_until);

@@ -67,8 +67,8 @@ pub enum TaskState {
     Dead,
 }
 
-/// Marks that a task takes along from the caches of its last CPU, for the computation of its cache
-/// refill (see `cache_occupancy.rs`).
+/// The caches of the CPU that a task left last, and their byte counts at that time. The kernel
+/// computes the task's cache refill from them (see `cache_occupancy.rs`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CacheMarks {
     pub core: Option<u32>,

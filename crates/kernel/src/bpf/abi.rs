@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's types, as the simulator writes them and as objects are relocated against them.
+//! The kernel's types: those that the simulator writes to guest memory, and those against which
+//! objects are relocated.
 //!
 //! Owns: the two forms of `abi/*.h` that `build.rs` generates: Rust structs and BTF. A pointer
 //! field is a guest address (u64) and a flag field is a number. Every struct is `Pod`, so the

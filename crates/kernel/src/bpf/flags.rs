@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Flag words and magic numbers of the kernel that cross the border to BPF, with the kernel's
-//! names.
+//! Flag words, ids and limits that the kernel and BPF programs pass to each other, with the
+//! kernel's names.
 //!
 //! Values: Linux 7.3. `abi/tests.rs` compares them with `abi/enums.h`.
 
@@ -120,7 +120,7 @@ pub mod ent {
     pub const REENQ_PREEMPTED: u32 = 3 << 12;
 }
 
-/// `enum scx_exit_code` parts
+/// Reason and action bits of an exit code (`enum scx_exit_code`).
 pub mod ecode {
     pub const RSN_HOTPLUG: i64 = 1 << 32;
     pub const ACT_RESTART: i64 = 1 << 48;

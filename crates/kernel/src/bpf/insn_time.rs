@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Time of BPF instructions, computed without a division each time a program calls the kernel.
+//! The time that BPF instructions take. The kernel computes it each time a program calls a kernel
+//! function or ends, so the computation has no division.
 //!
 //! Owns: the arithmetic, which is exact.
 //! Does not: count instructions or charge their time (see `Kernel::charge_insns`).
@@ -21,9 +22,10 @@ impl InsnTime {
         InsnTime { whole_ns: insn_ps / 1000, part: part as u64 }
     }
 
-    /// Returns the time of `insns` instructions, rounded down. `part` is less than 2^-64 ns too
-    /// large, so that the error for up to 2^54 instructions, more than any run executes, is below 1
-    /// ps. The exact time is a multiple of 1 ps; the error therefore never adds a whole nanosecond.
+    /// Returns the time of `insns` instructions, rounded down to whole nanoseconds. `part` is too
+    /// large by less than 2^-64 ns, so the error for up to 2^54 instructions, more than any run
+    /// executes, is below 1 ps. The exact time is a multiple of 1 ps, so the error never adds a
+    /// nanosecond to the result.
     #[inline(always)]
     pub fn of(self, insns: u64) -> Nanos {
         let part = (u128::from(insns) * u128::from(self.part)) >> 64;
@@ -41,7 +43,8 @@ mod tests {
             let time = InsnTime::new(insn_ps);
             let truth = |insns: u64| u128::from(insns) * u128::from(insn_ps) / 1000;
             let around = (0..45).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1]);
-            // A rounding error would show at the counts at which a nanosecond ends.
+            // A rounding error would show at the numbers of instructions that take a whole number
+            // of nanoseconds, or almost so.
             let ends = (1..2000u64).map(|ns| (ns << 30) * 1000 / insn_ps.max(1));
             for insns in (0..5000).chain(around).chain(ends) {
                 assert_eq!(u128::from(time.of(insns)), truth(insns), "{insns} of {insn_ps} ps");

@@ -41,7 +41,7 @@ impl CoschedTime {
         let Some(time) = at.checked_sub(self.since) else { return };
         self.since = at;
         let [waits, runs, _] = self.tasks;
-        // No task runs, or only one task is runnable.
+        // The time does not count if no task runs, or if only one task is runnable.
         if runs == 0 || waits + runs < 2 {
             return;
         }

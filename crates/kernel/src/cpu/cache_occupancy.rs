@@ -24,7 +24,7 @@ impl CacheTraffic {
         CacheTraffic { core: vec![0; cores], llc: vec![0; llcs] }
     }
 
-    /// Returns the marks that a task takes along from a CPU.
+    /// Returns the marks of a task that leaves `cpu`: the present byte counts of the CPU's caches.
     #[inline]
     pub(crate) fn marks(&self, cpu: &CpuInfo) -> CacheMarks {
         CacheMarks {

@@ -26,7 +26,8 @@ use scxlab_machine::prefetch::{prefetch, prefetch_first};
 /// CPUs. With 1,024 CPUs it saves a third of the run's time.
 pub(crate) const FROM_CPUS: usize = 128;
 
-/// Events to prefetch for, as places behind the head of the present event's lane.
+/// Which events of the present event's lane the kernel prefetches for: 0 is the next event of the
+/// lane, 2 the third.
 const NEAR: usize = 0;
 const FAR: usize = 2;
 

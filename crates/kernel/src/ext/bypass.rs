@@ -10,7 +10,7 @@ use crate::kernel::Kernel;
 use scxlab_machine::id::{CpuId, TaskId};
 
 impl Kernel {
-    /// Enters or leaves bypass. Calls nest.
+    /// Enters or leaves bypass. Bypass ends when it has been left as often as it was entered.
     pub(crate) fn ext_bypass(&mut self, on: bool) {
         let at = self.clock();
         let Some(sched) = &mut self.ext.root else { return };

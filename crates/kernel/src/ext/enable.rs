@@ -203,7 +203,7 @@ impl Kernel {
     }
 
     /// Completes a claimed exit: moves the tasks to the default class, calls `ops.exit` and removes
-    /// the scheduler. Carries out the first half of the exit before if that has not happened yet.
+    /// the scheduler. First carries out `ext_begin_disable`, if that has not happened yet.
     pub(crate) fn ext_disable(&mut self) {
         if self.ext.root.as_ref().is_some_and(|s| !s.disabling) {
             self.ext_begin_disable();

@@ -38,7 +38,7 @@ pub struct ArgScratch {
     cgroup_init: u64,
     cpu_release: u64,
     exit_info: u64,
-    /// Text of an exit: see `exit_text`.
+    /// Backtrace, reason and message of an exit, at the offsets in `exit_text`.
     text: u64,
     dump_text: u64,
     pub(super) dump_ctx: u64,
@@ -356,7 +356,8 @@ impl Target for KernelTarget {
         Some(KsymVar { addr: self.percpu + off, btf_id, per_cpu: true })
     }
 
-    /// Returns the indices of the arguments that the kernel's stubs name `..__nullable`.
+    /// Returns the indices of an operation's arguments that may be NULL, because the kernel's stub
+    /// for the operation names them `..__nullable`.
     fn nullable_args(&self, struct_name: &str, member: &str) -> &[u32] {
         match (struct_name, member) {
             // `prev` is NULL if the previous task is not in the class (such as the idle task);

@@ -48,7 +48,7 @@ impl IdleMasks {
     }
 }
 
-/// Work of the searches since the last charge of time.
+/// Work of the searches for which no time has been charged yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Work {
     scanned_words: u64,
@@ -56,7 +56,7 @@ struct Work {
     mask_words: u64,
 }
 
-/// Start of a CPU's next `cpumask_any_distribute()`.
+/// Place after which the next `cpumask_any_distribute()` on a CPU starts to search.
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
     /// CPU returned last (`distribute_cpu_mask_prev`).

@@ -2,8 +2,8 @@
 //! Insertion of tasks into a DSQ and their removal: the position, the slice that the insertion
 //! sets, and custody.
 //!
-//! Owns: every change of the DSQ that a task is on. Does not: choose the DSQ (see `enqueue.rs`,
-//! `dispatch.rs`).
+//! Owns: the code that puts a task on a DSQ or takes it off. Does not: choose the DSQ (see
+//! `enqueue.rs`, `dispatch.rs`).
 //! Models: kernel `scx_dispatch_enqueue()`, `find_dsq_for_dispatch()`, `task_leave_custody()`, 7.3.
 
 use super::dsq::{DsqId, DsqKind, DsqTable, InsertAt};

@@ -167,7 +167,8 @@ impl Kernel {
         }
     }
 
-    /// `set_cpus_allowed_scx()`, after the new mask is in place.
+    /// `set_cpus_allowed_scx()`: calls `ops.set_cpumask` with the task's new affinity, which the
+    /// caller has already set.
     pub(crate) fn ext_set_cpumask(&mut self, task: TaskId) {
         if self.ext.has_op(Op::SetCpumask) && self.tasks[task].ext.phase != TaskPhase::None {
             let cpu = self.tasks[task].cpu;

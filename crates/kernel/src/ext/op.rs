@@ -68,7 +68,7 @@ operations! {
     CpuRelease = "cpu_release",
 }
 
-/// The tasks that a call of an operation is about, as a choice from the call's first two arguments.
+/// Which of a call's first two arguments are the tasks that the call is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskArgs {
     Nothing,

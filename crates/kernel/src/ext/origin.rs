@@ -2,8 +2,8 @@
 //! The place in the scheduler's programs that caused an event: the call that caused an error, or
 //! that put a task on its DSQ.
 //!
-//! Owns: the program's call whose request the kernel carries out, even if that call has already
-//! returned, and the text that names the call in a report.
+//! Owns: the knowledge which call of a program the kernel acts for, and the text that names this
+//! call in a report. The call may have returned before the kernel acts.
 //! Does not: describe the error (see `exit.rs`), or the wait of a stalled task (see `stall.rs`).
 
 use super::op::Op;

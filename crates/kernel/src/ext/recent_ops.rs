@@ -3,7 +3,7 @@
 //!
 //! Owns: the counts. A copy of the counts for each waiting task would be too large, so the watchdog
 //! keeps copies from its last two checks. A task that the watchdog finds stalled has waited since
-//! before the older check.
+//! before the older check, so a report may compare the counts with the older copy.
 
 use super::op::Op;
 use scxlab_machine::cpumask::CpuMask;

@@ -94,7 +94,8 @@ impl Kernel {
             vtime: verdict.vtime,
             flags: verdict.enq_flags,
         };
-        // `dsq_for_dispatch` has reported an error if the verdict's DSQ does not exist.
+        // Only verdicts for local DSQs are deferred. If `dsq` is not local, `dsq_for_dispatch` has
+        // reported an error, with which the scheduler exits.
         if let Some(dst) = self.ext.dsqs.local_cpu(dsq) {
             self.dispatch_to_local(cpu, dst, task, args);
         }

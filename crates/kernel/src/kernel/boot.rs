@@ -183,7 +183,7 @@ impl Ext {
             printk: Vec::new(),
             op_record: None,
             nr_sync_waiters: 0,
-            // Each CPU but the first came on line after the kernel started, which added 1.
+            // When a machine boots, each CPU but the first comes on line later and adds 1.
             hotplug_seq: nr_cpus as u64 - 1,
         })
     }

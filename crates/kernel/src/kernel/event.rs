@@ -66,7 +66,7 @@ pub enum Event {
     End,
 }
 
-/// Lanes of the event queue. The events of a lane come nearly in order of time.
+/// Lanes of the event queue. The kernel posts the events of a lane nearly in order of time.
 pub(crate) mod lane {
     /// Ends of steps, posted when the step begins.
     pub const STEP: usize = 0;
@@ -106,8 +106,8 @@ impl Kernel {
         while self.end.stop.is_none() && !self.events.is_empty() {
             self.advance(self.now.saturating_add(WATCH_NS));
             if let Some(why) = self.over_memory() {
-                // A regular end since the refusal does not count, because the run did not get all
-                // the memory it needed.
+                // If the run was refused memory and then ended regularly, the regular end does not
+                // count, because the run did not get all the memory it needed.
                 self.end.stop.take_if(|stop| matches!(stop, Stop::Finished | Stop::AllExited));
                 self.end.stop_with(Stop::OutOfMemory(why));
             }
@@ -160,8 +160,8 @@ impl Kernel {
         !(may_end && self.has_ended())
     }
 
-    /// Ends this call of `advance`, because the run has been stopped, or because `until` or the
-    /// limit on events is reached.
+    /// Ends this call of `advance`. If no event is left up to `until`, the time becomes `until`. If
+    /// the limit on events is reached, the run is stopped.
     #[cold]
     #[inline(never)]
     fn stop_here(&mut self) {
@@ -312,7 +312,8 @@ impl Kernel {
     /// Brings all time accounts up to the end of the run. `run` calls this as its last action.
     pub fn close(&mut self) {
         if self.ext_aborting() {
-            // The run ends before the event that would complete the loaded scheduler's exit.
+            // The run ends before the event that would complete the loaded scheduler's exit, so
+            // complete the exit here.
             let cpu = self.cpus.online_or_any(CpuId(0));
             self.on_cpu(cpu, |k| k.ext_disable());
         }

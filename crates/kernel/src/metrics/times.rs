@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Distributions of times. A switch adds to up to two distributions; the lab reads them when the
-//! run is over.
+//! Distributions of times. A task switch adds a time to at most two distributions; the lab reads
+//! the distributions when the run is over.
 //!
 //! Owns: counts, in the slots of an HDR histogram with three significant digits that reaches beyond
 //! an hour.
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns a histogram of `values` that the library counts itself.
+    /// Returns a histogram made by the library's own `record`, for comparison.
     fn histogram(values: &[Nanos]) -> Histogram<u64> {
         let mut all = Histogram::new_with_max(MAX_NS, 3).unwrap();
         values.iter().for_each(|&ns| all.saturating_record(ns));

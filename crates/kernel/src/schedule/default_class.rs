@@ -159,7 +159,8 @@ impl Kernel {
 
     pub(crate) fn fair_set_next(&mut self, cpu: CpuId, task: TaskId) {
         let at = self.clock();
-        // Code of another CPU, whose clock is ahead, may already have charged this CPU's time.
+        // Code of another CPU, whose clock is ahead, may already have charged the previous task for
+        // this CPU's time up to `charged_until`. This task must not be charged for it again.
         self.tasks[task].exec_start = at.max(self.cpus[cpu].charged_until);
         self.fair.set_next(cpu, task, at);
         self.fair_follow_up(cpu);
@@ -269,7 +270,8 @@ impl Kernel {
             self.fair.set_group_idle(id, new.idle, at);
         }
         if (old.quota, old.period, old.burst) != (new.quota, new.period, new.burst) {
-            // Differs: the real kernel draws the phase (see docs/internals/fidelity-eevdf.md).
+            // Differs: the real kernel draws the phase of each group's periods at random (see
+            // docs/internals/fidelity-eevdf.md).
             let spec =
                 BandwidthSpec { quota: new.quota, period: new.period, burst: new.burst, phase: 0 };
             self.fair.set_group_bandwidth(id, spec, at);
@@ -380,7 +382,7 @@ impl Kernel {
         }
     }
 
-    /// Balances for all CPUs that do not tick. An idle CPU does so when another CPU has kicked it.
+    /// Balances for all CPUs that do not tick, on an idle CPU that another CPU has kicked to do so.
     #[inline(never)]
     pub(crate) fn fair_balance(&mut self, cpu: CpuId) -> AfterEvent {
         if !self.cpus.is_online(cpu) {

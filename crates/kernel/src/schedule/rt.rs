@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 /// `RR_TIMESLICE`: 100 ms.
 const RR_SLICE: Nanos = 100_000_000;
 
-/// Order of real-time tasks on a CPU, smallest first: (rank, arrival). Deadline tasks come before
-/// FIFO and round-robin tasks.
+/// Key of a task in its CPU's queue: (rank, arrival number). The task with the smallest key runs
+/// first. Deadline tasks come before FIFO and round-robin tasks.
 type Key = (u64, i64);
 
 /// Ranks below this value are deadlines, ns; ranks from this value on stand for priorities.
@@ -44,7 +44,8 @@ pub struct RtQueues {
     rr_left: BTreeMap<TaskId, Nanos>,
     arrivals: i64,
     heads: i64,
-    /// The key of a task that is dequeued for a change after which it takes its place again.
+    /// A task that is dequeued while its parameters change, and the key that it had. If the change
+    /// leaves the task in its place, the enqueue uses this key again.
     kept: Option<(TaskId, Key)>,
 }
 
@@ -89,7 +90,8 @@ impl RtQueues {
     }
 }
 
-/// Tells whether a change of parameters leaves the task in its place (`move_entity()` of rt.c).
+/// Returns whether a change of parameters with the dequeue and enqueue flags `flags` leaves the
+/// task in its place in the queue (`move_entity()` of rt.c).
 fn keeps_place(flags: u64) -> bool {
     flags & (queue::SAVE | queue::MOVE) == queue::SAVE
 }
@@ -118,8 +120,8 @@ impl Kernel {
         }
     }
 
-    /// Ends the task's budget when it leaves SCHED_DEADLINE: another policy knows no throttling. A
-    /// pending replenishment finds another generation and does nothing.
+    /// Resets the task's budget when the task leaves SCHED_DEADLINE, so that a throttled task can
+    /// run under its new policy. A pending replenishment has the old generation and is ignored.
     pub(crate) fn rt_leave_deadline(&mut self, task: TaskId) {
         if let Some(budget) = self.rt.budgets.get_mut(&task) {
             let generation = budget.generation.wrapping_add(1);

@@ -10,7 +10,7 @@ use std::any::Any;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
-/// Next step of a task. Time in it passes only while the task runs.
+/// Next step of a task. A computation or a spin makes progress only while the task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskStep {
     /// Work that takes `work` ns on a full-speed CPU with a warm cache and an idle sibling.
@@ -22,8 +22,8 @@ pub enum TaskStep {
     ComputeWall {
         wall: Nanos,
     },
-    /// Burn the CPU until `Sys::stop_spin`. A spinner does not notice that its lock holder is
-    /// preempted.
+    /// Burn the CPU until `Sys::stop_spin`. A task that spins for a lock does not notice that the
+    /// lock's holder is preempted.
     Spin,
     /// Sleep until `Sys::wake`. If a wake-up came while the task was awake, the sleep ends at once.
     Block,

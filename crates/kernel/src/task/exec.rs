@@ -302,7 +302,8 @@ impl Cpu {
     /// event is early enough.
     #[inline(always)]
     pub(crate) fn step_end_due(&self, tasks: &TaskTable) -> Option<(Nanos, usize)> {
-        // The step cannot end before the pending event, even if no work is left.
+        // The pending event comes no later than the time from which the task makes progress, so it
+        // is early enough even if no work is left.
         let due = self.done_at <= self.progress_from;
         if due || self.is_idle() || !self.sync_wait.is_empty() {
             return None;

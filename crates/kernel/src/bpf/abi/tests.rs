@@ -73,7 +73,8 @@ fn btf_and_bindings_lay_out_the_ops_alike() {
     same_layout!(btf, scx_event_stats: SCX_EV_DISPATCH_KEEP_LAST, SCX_EV_SUB_RESCUE);
 }
 
-/// The compiler writes the sizes of these structs into programs.
+/// The compiler puts the sizes of these structs into a program's code, so each size must be the
+/// real kernel's.
 #[test]
 fn what_programs_own_has_the_kernels_size() {
     let btf = btf();
@@ -133,8 +134,9 @@ macro_rules! same_values {
     }};
 }
 
-/// `tools/check-abi.py` compares the enums with those of a real kernel. The other constants are
-/// macros of the kernel, which have no BTF.
+/// Compares the constants of `flags.rs` with the ABI headers. `tools/check-abi.py` compares the
+/// enums of the headers with those of a real kernel. The constants that are macros in the kernel
+/// have no BTF to compare with.
 #[test]
 fn flags_have_the_values_of_the_kernels_enums() {
     let btf = btf();
@@ -200,8 +202,8 @@ fn flags_have_the_values_of_the_kernels_enums() {
         (pf::KTHREAD, PF_KTHREAD),
     ];
     masks.iter().for_each(|(ours, declared)| assert_eq!(ours, declared));
-    // `WF_EXEC`, the limit of the watchdog (30 * HZ) and eight values of `queue` have no other
-    // declaration.
+    // Ten constants are not in the headers, so that nothing can be compared with them: `WF_EXEC`,
+    // the limit of the watchdog (30 * HZ) and eight values of `queue`.
     let declared = include_str!("../flags.rs").matches("pub const ").count();
     assert_eq!(tested + twins.len() + masks.len() + 10, declared, "a constant has no test");
 }

@@ -80,7 +80,7 @@ impl SearchBuffers {
     }
 }
 
-/// Writes the common CPUs to `out`, or clears `out` if there is none.
+/// Writes the CPUs that are in both `a` and `b` to `out`. If there is none, `out` has no words.
 fn intersect(out: &mut Vec<u64>, a: &[u64], b: &[u64]) {
     out.clear();
     out.extend(a.iter().zip(b).map(|(a, b)| a & b));

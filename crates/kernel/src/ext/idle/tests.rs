@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use scxlab_machine::topology::{CoreLayout, Layout, LlcLayout, NodeLayout};
 use scxlab_machine::{CpuMask, Machine, Topology};
 
-/// Machines on which the picker has different steps.
+/// Specs of machines that differ in which steps of the picker exist.
 const SPECS: [&str; 11] = [
     "4c1t",
     "1c2t",
@@ -206,7 +206,7 @@ impl<'a> Pair<'a> {
         let real = self.view(here).select(&query);
         self.work_was_counted(real, counted.filter(|_| simple));
         // In the kernel a task's affinity is never empty, but its intersection with `allowed` may
-        // be empty.
+        // be empty. The picker then chooses no CPU.
         let model = if both.is_empty() && only.is_some() {
             None
         } else {

@@ -189,7 +189,8 @@ impl Kernel {
     }
 }
 
-/// Returns the size of the dispatch buffer for `dispatch_max_batch`, of which 0 means the default.
+/// Returns the number of insertions that the dispatch buffer holds. `max` is
+/// `ops.dispatch_max_batch`; 0 means the default.
 fn batch(max: u32) -> u32 {
     if max == 0 { limit::DSP_DFL_MAX_BATCH } else { max }
 }

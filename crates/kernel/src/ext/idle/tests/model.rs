@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 pub(super) type Set = BTreeSet<u32>;
 
-/// The documented rules on plain sets.
+/// The idle state as plain sets, and the picker's documented rules on them.
 pub(super) struct Model<'a> {
     pub topology: &'a Topology,
     pub per_node: bool,
@@ -110,7 +110,8 @@ impl<'a> Model<'a> {
         self.idle.remove(&cpu)
     }
 
-    /// Claims CPUs of `candidates` by rotation until a claim succeeds.
+    /// Tries to claim idle CPUs of `candidates`, starting after the CPU that `here` tried last,
+    /// until a claim succeeds.
     fn claim_any(&mut self, here: u32, candidates: &Set, core_only: bool) -> Option<u32> {
         loop {
             let idle_core_cpus: Set =
