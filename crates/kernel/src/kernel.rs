@@ -166,9 +166,9 @@ impl Kernel {
     }
 
     /// Ends an event. If the task's step ends before the next queued event, this function handles
-    /// the end of the step at once, without the queue. The first step of a task that the CPU has
-    /// just switched to begins this way. The order of events is the same as if each step end were
-    /// queued.
+    /// the end of the step at once, without the queue. A task that is new or has slept usually gets
+    /// its next step this way when the CPU switches to it, because no work is left in its previous
+    /// step. The order of events is the same as if each step end were queued.
     #[inline(always)]
     pub(crate) fn finish(&mut self, mut then: AfterEvent) {
         loop {
@@ -221,8 +221,8 @@ impl Kernel {
         self.end.stop_with(Stop::ScheduleLoop { cpu, max });
     }
 
-    /// Traces an event. This function is always inlined, because each caller knows the variant of
-    /// `kind`, so that little code remains.
+    /// Traces an event. This function is always inlined: each caller passes a fixed variant of
+    /// `kind`, so the compiler can remove the code for all other variants.
     #[inline(always)]
     pub(crate) fn trace(&mut self, kind: Kind) {
         let (time, cpu) = (self.exec.clock, self.exec.cpu);

@@ -78,7 +78,7 @@ pub mod reenq {
     pub const FILTER_MASK: u64 = 0xffff;
 }
 
-/// `enum scx_dsq_id_flags` and the built-in ids
+/// `enum scx_dsq_id_flags`, and the ids of the built-in DSQs
 pub mod dsq_id {
     pub const FLAG_BUILTIN: u64 = 1 << 63;
     pub const FLAG_LOCAL_ON: u64 = 1 << 62;

@@ -16,9 +16,10 @@ use scxlab_trace::event::Kind;
 /// Events are atomic, so a kernel path may request a lock at a clock well after its event (after a
 /// fork's work, for example), and a later event may request the lock at an earlier clock. A request
 /// in the interval in which other CPUs hold the lock or spin for it joins the end of the queue. A
-/// request before that interval comes first and does not wait. The holders in the interval already
-/// have the lock and cannot wait any more. The model therefore adds the time in which two CPUs hold
-/// the lock to the wait of the next request.
+/// request before that interval gets the lock without a wait. If its holder releases the lock only
+/// after the interval has begun, two CPUs held the lock at once, because the model has already
+/// handled the requests of the interval. The model then makes the interval longer by that overlap,
+/// so that later requests wait for it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lock {
     /// Interval in which the lock is held without a break.
@@ -203,8 +204,8 @@ mod tests {
         assert_eq!(hold(&mut lock, 5, 110, 10), 80, "the queue has begun");
     }
 
-    /// Over random sequences (20 seeds), the sum of all holding times fits into the time that
-    /// passes.
+    /// In random sequences (20 seeds), the CPUs together do not hold the lock for longer than the
+    /// time that passes.
     #[test]
     fn a_lock_is_never_held_for_longer_than_time_has_passed() {
         for seed in 1..=20u64 {

@@ -220,8 +220,8 @@ impl Dsq {
 /// All queues of a run. Built-in queues always exist; user queues exist only while their scheduler
 /// is loaded.
 ///
-/// Order: the local queues by CPU, the bypass queues by CPU, the global queues by node, and then
-/// the user queues.
+/// Order of the table: the local queues by CPU, the bypass queues by CPU, the global queues by
+/// node, and then the user queues in order of creation.
 #[derive(Debug)]
 pub struct DsqTable {
     all: Vec<Dsq>,

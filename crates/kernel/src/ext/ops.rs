@@ -60,7 +60,7 @@ impl Kernel {
     }
 
     /// Calls `op` with up to four arguments. `task` is given if the call is about one task, which
-    /// is the first argument. The attribute keeps profile-guided optimisation from inlining the
+    /// is the first argument. `inline(never)` keeps profile-guided optimisation from inlining the
     /// function at its five call sites, because the code of a context switch must fit the host's
     /// instruction cache.
     #[allow(

@@ -269,8 +269,9 @@ impl Kernel {
         }
     }
 
-    /// Requests a scheduling pass if the task, which has changed within its class, no longer ranks
-    /// before or behind the CPU's other tasks as it did (`prio_changed_rt()`, `prio_changed_dl()`).
+    /// Requests a scheduling pass if a change of the task's rank requires one: the task now ranks
+    /// before the running task, or it runs and no longer ranks first (`prio_changed_rt()`,
+    /// `prio_changed_dl()`).
     pub(crate) fn rt_prio_changed(&mut self, cpu: CpuId, task: TaskId) {
         let curr = self.cpus[cpu].curr;
         if curr != task && self.tasks[curr].class >= Class::Rt {

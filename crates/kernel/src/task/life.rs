@@ -125,7 +125,7 @@ impl Kernel {
             self.end.stop_with(Stop::OutOfMemory(why));
             return Err(SysError::NoMemory);
         };
-        // `thread_group_of` may be any thread of the group.
+        // `thread_group_of` may name any thread of the group, so look up the leader.
         let leader = spec.thread_group_of.map_or(id, |member| self.tasks[member].leader);
         self.tasks[id].tgid = self.tasks[leader].pid;
         self.tasks[id].user_cpus = wanted;
