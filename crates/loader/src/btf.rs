@@ -256,8 +256,8 @@ impl Btf {
         &self.blob[self.str_off as usize..(self.str_off + self.str_len) as usize]
     }
 
-    /// Word `index` of the trailing items of a type. It is in range, because `parse_type` checked
-    /// the length.
+    /// Word `index` of the trailing items of a type. The word lies in the blob, because
+    /// `parse_type` checked the length of the items.
     fn word(&self, ty: &Type, index: usize) -> u32 {
         read_u32(&self.blob, ty.items_at as usize + index * 4).unwrap_or(0)
     }

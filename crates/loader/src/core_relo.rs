@@ -122,8 +122,8 @@ pub struct RelocResult {
     /// The target lacks the field or enumerator whose value the instruction needs, so the
     /// instruction must not be executed.
     pub poison: bool,
-    /// Whether the target has the type, field or enumerator. It is also false for an existence
-    /// check, where 0 is a valid `value`.
+    /// Whether the target has the type, field or enumerator. If the target lacks it, the result of
+    /// an existence check is still valid: its `value` is 0.
     pub found: bool,
     /// Whether patching must check that the instruction holds `original`.
     pub validate: bool,
@@ -267,8 +267,8 @@ fn evaluate(
     };
     let mut answer = plain(original, value, found.is_some());
     answer.poison = relo.kind == RelocKind::EnumvalValue && found.is_none();
-    // The linker renumbers types, so the id in the instruction may differ from `original`, and
-    // patching does not compare them.
+    // A static linker may have renumbered the object's types. So the type id in the instruction may
+    // differ from `original`, and patching does not compare the two.
     answer.validate = relo.kind != RelocKind::TypeIdTarget;
     Ok(answer)
 }

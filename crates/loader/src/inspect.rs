@@ -54,7 +54,7 @@ pub struct TableInfo {
     pub link: bool,
     /// Callbacks that are set, with their programs.
     pub callbacks: Vec<(String, String)>,
-    /// Settings that are not zero.
+    /// Settings (members that are not callbacks) that are not zero.
     pub settings: Vec<(String, String)>,
     /// Members that are set and that the kernel's struct lacks.
     pub unknown: Vec<String>,

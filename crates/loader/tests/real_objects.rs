@@ -38,7 +38,8 @@ fn relocations_against_their_own_types_change_nothing() {
                         assert!(r.found && !r.poison && r.value == r.original, "{name}: {what}");
                         same += 1;
                     }
-                    // Two flavours of one type in one object need not agree.
+                    // An object may declare two flavours of a type with different layouts. A
+                    // relocation then has two possible values.
                     Err(CoreError::Ambiguous { .. }) => {}
                     Err(e) => panic!("{name}: {what}: {e}"),
                 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Walks from type to type: through wrappers, to the size of a type, and along field paths.
 //!
-//! Owns: the bound on every walk. A chain longer than `MAX_DEPTH` is an error, so that walks of
-//! cyclic typedefs, and of arrays of themselves, end.
+//! Owns: the bound on every walk. A chain longer than `MAX_DEPTH` is an error, so a walk ends even
+//! in a cycle of typedefs, or in an array whose element type is the array itself.
 //! Models: libbpf `skip_mods_and_typedefs()`, `btf__resolve_size()`, `btf__align_of()`, v7.3.
 
 use super::{Btf, BtfError, BtfKind, TypeId};

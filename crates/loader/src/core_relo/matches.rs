@@ -98,8 +98,8 @@ impl TypeMatcher<'_, '_> {
         self.target.ty(id).is_ok_and(|t| t.kflag)
     }
 
-    /// Matches a forward declaration, whose flag says whether it declares a union. Behind a
-    /// pointer a definition in the target matches too.
+    /// Matches a local forward declaration, whose flag says whether it declares a union. Behind a
+    /// pointer, the target may have the full definition instead of a forward declaration.
     fn forward(&self, a: TypeId, b: TypeId, behind_ptr: bool) -> bool {
         let union = self.kflag_a(a);
         match self.target.kind(b) {

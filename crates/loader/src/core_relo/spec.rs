@@ -10,8 +10,8 @@ use super::compat::fields_are_compat;
 use super::{Budget, CoreError, CoreRelo, RelocKind};
 use crate::btf::{Btf, BtfKind, Member, TypeId};
 
-/// One step that must be found in the target: member `index` of the struct `ty`, or (without a
-/// name) an array index whose element type is `ty`.
+/// One step that must be found in the target. A step with a name is member `index` of the struct
+/// `ty`. A step without a name is an array index, and `ty` is the type of the array's elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Accessor<'a> {
     pub ty: TypeId,
@@ -37,12 +37,13 @@ pub struct FieldValue {
     /// matter.
     pub size: u32,
     pub ty: TypeId,
-    /// Whether the instruction must hold this value as compiled. Bitfields mostly have no such
-    /// value, because the compiler chooses the load.
+    /// Whether patching must check that the compiler put this value into the instruction. For most
+    /// values of bitfields it must not, because the compiler may have chosen a load of another
+    /// size.
     pub validate: bool,
 }
 
-/// Longest path, as in libbpf.
+/// Largest number of indices in a path, as in libbpf.
 const MAX_STEPS: usize = 64;
 
 impl<'a> AccessPath<'a> {
@@ -381,7 +382,8 @@ impl<'a> AccessPath<'a> {
 
 enum MemberLookup {
     Found(TypeId),
-    /// A member of that name has an incompatible type, which excludes the candidate.
+    /// The candidate type has a member of that name, but the member's type is incompatible. This
+    /// rules out the candidate.
     Incompatible,
     Absent,
 }

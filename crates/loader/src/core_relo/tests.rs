@@ -151,7 +151,7 @@ fn an_instruction_that_holds_something_else_is_refused() {
         patch::patch(&mut insns, 0, &answer),
         Err(PatchError::Unexpected { found: 1, .. })
     ));
-    // An exit cannot take an offset.
+    // An `exit` instruction cannot take the offset of a field.
     let exit = insns.len() - 1;
     assert!(matches!(patch::patch(&mut insns, exit, &answer), Err(PatchError::Instruction { .. })));
     assert!(patch::patch(&mut insns, 100, &answer).is_err());

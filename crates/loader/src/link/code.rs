@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Code: the functions that are loaded, one after the other, with every reference resolved.
+//! The code of an instance: all loaded functions, one after the other, with every reference
+//! resolved.
 //!
 //! Owns: choosing the functions that programs can reach, patching them, and replacing the
 //! instructions that must not be executed.
@@ -232,7 +233,7 @@ impl ImageBuilder {
     fn set_imm64(&mut self, slot: usize, value: u64) {
         let dst = self.raw[slot].dst();
         self.raw[slot] = RawInsn::new(code::LD_IMM64, dst, 0, 0, value as i32);
-        // The second slot exists: `object/reloc.rs` checked it.
+        // `object/reloc.rs` has checked that the `ld_imm64` has its second slot.
         self.raw[slot + 1].imm = (value >> 32) as i32;
     }
 
@@ -376,8 +377,9 @@ fn image_func(function: &Function, start: u32) -> Func {
     }
 }
 
-/// Types that programs allocate: those whose id they ask for, those that trees and lists hold, and
-/// those that kptrs point to and the target's types lack.
+/// Types that programs allocate: those whose id in the object's BTF a relocation asks for, those
+/// that the object's trees and lists hold, and those that its kptrs point to and the target's types
+/// lack.
 fn local_types(object: &Object, target: &Btf) -> Result<LocalTypes, LinkErrorKind> {
     use crate::btf::special::BtfSpecialKind;
     let mut found = LocalTypes::new();
@@ -420,7 +422,8 @@ fn local_types(object: &Object, target: &Btf) -> Result<LocalTypes, LinkErrorKin
     Ok(found)
 }
 
-/// Whether libbpf knows a program type for a section, other than those that `ProgramKind` names.
+/// Whether libbpf gives programs in this section a program type that has no `ProgramKind` of its
+/// own.
 pub fn is_known_section(name: &str) -> bool {
     const KNOWN: [&str; 36] = [
         "socket",

@@ -83,7 +83,8 @@ fn parse_enum(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u8>, 
             hint: format!("one of {}", list(enumerator_names(btf, ty))),
         })?,
     };
-    // A value without a name may be signed or unsigned; the type's sign is that of its names.
+    // A number may use the whole signed and the whole unsigned range of the enum's size. The sign
+    // in the enum's type tells only whether one of its named values is negative.
     let bits = 8 * size as u32;
     let (min, max) = (-(1i128 << (bits - 1)), (1i128 << bits) - 1);
     if value < min || value > max {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Placing: maps and data sections get their addresses.
 //!
-//! Owns: creating an object's maps, and one array map per data section, as libbpf does; filling
-//! both.
+//! Owns: creating an object's maps, and one array map per data section, as libbpf does; the initial
+//! contents of all these maps.
 //! Does not: reserve or protect memory itself (the maps do).
 
 use super::error::LinkErrorKind;

@@ -156,7 +156,7 @@ impl LoadedStructOps {
         self.members.iter().find(|m| m.name == name).map(|m| &m.value)
     }
 
-    /// The program of a callback; None if it is not set or not a callback.
+    /// The program of a callback; None if the member is not set or is not a callback.
     pub fn callback(&self, name: &str) -> Option<FuncId> {
         match self.member(name) {
             Some(MemberValue::Callback(func)) => *func,

@@ -64,8 +64,9 @@ fn calls_know_what_kernel_functions_take() {
     assert!(takes(add).count() > 0 && takes(add).all(|nr| nr == 2));
 }
 
-/// If a call that no relocation names were accepted, its number would select from the simulator's
-/// table of kernel functions, or lie past the end of the table.
+/// The linker must refuse a call of a kernel function that has no relocation. Otherwise the number
+/// in the call would select from the simulator's table of kernel functions, or lie past the end of
+/// the table.
 #[test]
 fn a_kernel_function_that_no_relocation_names_is_refused() {
     for number in [0, 3, 1 << 20, i32::MIN, POISON as i32, -1] {

@@ -76,8 +76,8 @@ fn classify(
         (_, Some(ExternSection::Kconfig)) => {
             let size = btf.size_of(ty)?;
             let align = btf.scalar_align(ty)? as u32;
-            // Only numbers and short strings are delivered this way; the limit keeps a hostile
-            // array from taking memory.
+            // Configuration values are only numbers and short strings. The limit keeps an array in
+            // a hostile object from taking much memory.
             if size == 0 || size > 4096 || !align.is_power_of_two() {
                 return Err(bad("a configuration value of that size is not supported"));
             }

@@ -27,7 +27,8 @@ pub struct MapSpec {
     pub value_ty: Option<TypeId>,
     /// Template of the maps that a map of maps holds.
     pub inner: Option<Box<MapSpec>>,
-    /// Slots of a map of maps that loading fills: (slot, index of the map).
+    /// Slots of a map of maps that are filled at load: (slot, index of the inner map among the
+    /// object's maps).
     pub init_slots: Vec<(u32, usize)>,
     /// Special fields of a value, such as timers, locks and kernel pointers.
     pub special: Vec<BtfSpecialField>,

@@ -9,7 +9,7 @@
 //!   instruction          symbol is            meaning
 //!   call                 undefined            kernel function
 //!   call                 in .text             function at symbol + (imm + 1) instructions
-//!   call, no relocation  -                    function at this + (imm + 1) instructions of .text
+//!   call, no relocation  -                    function at this call + (imm + 1) instructions
 //!   ld_imm64             undefined            kernel function, variable, or configuration value
 //!   ld_imm64             in .maps             map at symbol
 //!   ld_imm64             in a data section    variable at symbol + imm bytes

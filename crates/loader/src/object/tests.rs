@@ -54,7 +54,7 @@ fn calls_and_callbacks_name_their_functions() {
         targets.collect()
     };
     assert_eq!(callees("calls"), ["twice", "thrice"]);
-    // `thrice` calls a static function of its own section, for which the file has no relocation.
+    // `thrice` calls a static function of its own section. The file has no relocation for the call.
     assert_eq!(callees("thrice"), ["twice"]);
     assert_eq!(callees("with_callback"), ["callback"]);
 }

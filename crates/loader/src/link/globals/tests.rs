@@ -25,7 +25,8 @@ fn parts_of_variables_are_set_and_read_back() {
         assert_eq!(g.get(path).as_deref(), Ok(text), "{path}");
     }
     assert_eq!(g.get("table").as_deref(), Ok("[1, 22, 3, 0]"));
-    // 8 MiB of zeros take one or two written pages (`zeroed` is in the same section).
+    // Of the 8 MiB of zeros in this section, only the written pages take memory: those of `zeroed`
+    // and of the last element of `huge`.
     let (section, _) = g.object.variable("huge").unwrap();
     assert!(g.content(section).written().count() <= 2);
 }

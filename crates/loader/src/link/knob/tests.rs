@@ -104,6 +104,7 @@ fn integers_sign_extend() {
 }
 
 /// No compiler emits integers of 0 or 17 bytes, or bitfields of 255 bits, but a file can hold them.
+/// Their use must not cause a panic.
 #[test]
 fn integers_of_no_size_and_wide_bitfields_are_survived() {
     const SIGNED: u32 = 1 << 24;
