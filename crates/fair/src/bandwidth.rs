@@ -266,8 +266,8 @@ impl Fair {
         }
     }
 
-    /// Ends one throttling for a CPU's queues of a group and of all groups below it, children
-    /// first.
+    /// Decrements `throttle_count` of a CPU's queues of a group and of all groups below it,
+    /// children first. A queue whose count becomes 0 takes its tasks back from limbo.
     fn walk_below_up(&mut self, group: CgroupId, cpu: CpuId) {
         let mut last = group;
         while let Some(child) = self.child_after(group, last) {

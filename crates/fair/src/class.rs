@@ -93,8 +93,8 @@ impl Fair {
             let e = self.task(task).ent;
             self.finish_delayed(cpu, e);
         }
-        // A delayed sleeper that the kernel took off its queue for a moment (`DEQUEUE_SAVE`) still
-        // has the flag. The sleeper is not put back, so the flag is cleared.
+        // If the kernel took a delayed sleeper off its queue for a moment (`DEQUEUE_SAVE`),
+        // `sched_delayed` is still set. The sleeper will not be put back, so clear the flag.
         let e = self.task(task).ent;
         self.ents[e].sched_delayed = false;
     }

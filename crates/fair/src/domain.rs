@@ -107,7 +107,7 @@ pub(super) struct LlcShared {
 #[derive(Clone, Debug)]
 pub(super) struct Domain {
     pub shape: u32,
-    /// Position of the CPU's own group in the shape's list.
+    /// Index, in `Shape::groups`, of the group that contains this CPU.
     pub own: u32,
     /// Time between two balances, ms.
     pub balance_interval: u32,
@@ -192,7 +192,8 @@ impl Domains {
 
     fn add_levels(&mut self, topo: &FairTopo, online: &[bool], params: &Params, levels: &[Level]) {
         for (at, level) in levels.iter().enumerate() {
-            // Shapes of this level, indexed by unit: CPUs of one unit see the same span.
+            // `made` maps a unit (a core, LLC or node) to its shape at this level. All CPUs of a
+            // unit share the shape, because they see the same span.
             let mut made: BTreeMap<u32, u32> = BTreeMap::new();
             for cpu in (0..topo.nr_cpus()).filter(|&cpu| online[cpu]) {
                 let below = self.of_cpu[cpu].last().map(|d| d.shape);
@@ -388,7 +389,7 @@ impl Domains {
         &self.shapes[self.of_cpu[cpu.idx()][level].shape as usize]
     }
 
-    /// Shape of the LLC domain of a CPU.
+    /// Returns the shape of a CPU's LLC domain, or None if the LLC has no domain.
     pub fn llc_shape(&self, cpu: CpuId) -> Option<&Shape> {
         self.llc_level[cpu.idx()].map(|level| self.shape(cpu, level as usize))
     }

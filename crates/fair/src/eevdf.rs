@@ -259,8 +259,8 @@ impl Fair {
         }
     }
 
-    /// Sets how long a task that starts to run is protected from preemption by its equals: for its
-    /// slice, or for less if a task with a shorter slice waits.
+    /// Sets how long a task that starts to run keeps its CPU although another task has an earlier
+    /// deadline: for its slice, or for less if a task with a shorter slice waits.
     pub(super) fn set_protect_slice(&mut self, cpu: CpuId, e: EntityId) {
         let features = self.params.features;
         let entity = &self.ents[e];

@@ -23,8 +23,8 @@ pub struct BandwidthSpec {
     /// Length of a period, 1 ms to 1 s.
     pub period: Nanos,
     pub burst: Nanos,
-    /// Offset of the period boundaries, ns. When the kernel makes the group, it draws an offset
-    /// below the period (`init_cfs_bandwidth()`).
+    /// Offset of the period boundaries, ns. When the kernel makes the group, it draws a random
+    /// offset below the period (`init_cfs_bandwidth()`).
     pub phase: Nanos,
 }
 

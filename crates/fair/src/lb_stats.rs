@@ -20,7 +20,7 @@ pub(super) enum GroupType {
     /// The group can take more tasks.
     #[default]
     HasSpare,
-    /// The group is busy, and its tasks do not compete much.
+    /// The group has no capacity to spare, but is not overloaded.
     FullyBusy,
     /// The group's CPUs are SMT siblings with more than one task, and the balancing CPU is idle.
     SmtBalance,

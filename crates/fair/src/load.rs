@@ -199,8 +199,8 @@ impl Fair {
         let queue = self.rqs[rq].avg;
         let divider = queue.divider();
         let avg = &mut self.ents[e].avg;
-        // The entity keeps its averages. Its sums are recomputed from them, so that both follow the
-        // queue's PELT periods.
+        // The entity keeps its averages, and takes over the queue's position in the PELT period.
+        // The entity's sums are recomputed from its averages for this position.
         avg.last_update_time = queue.last_update_time;
         avg.period_contrib = queue.period_contrib;
         avg.util_sum = avg.util_avg * divider;
@@ -289,8 +289,8 @@ impl Fair {
         let mut runnable_sum = if moved >= 0 {
             (avg.load_sum + moved as u64).min(divider)
         } else {
-            // The remaining sum is estimated from the load of the group's queue, as if one task
-            // made this load.
+            // Tasks left the group's queue. The entity's new sum is estimated from the load that
+            // the queue still has, as if one task made this load.
             let gq_weight = scale_load_down(self.rqs[gq].load);
             let left = self.rqs[gq].avg.load_sum.checked_div(gq_weight).unwrap_or(0);
             avg.load_sum.min(left)
@@ -334,8 +334,9 @@ impl Fair {
         }
     }
 
-    /// Ages the averages of a sleeper that leaves an idle CPU to the present time. The queue of an
-    /// idle CPU is rarely updated, so it shows less decay than the sleeper has.
+    /// Ages the averages of a sleeper that leaves an idle CPU, up to the present time. The averages
+    /// of an idle CPU's queue are rarely updated, so ageing only to the last update of the queue
+    /// would leave the sleeper's averages too high.
     pub(super) fn age_to_now(&mut self, e: EntityId) {
         let rq = self.ents[e].cfs_rq;
         if rq.is_nil() || self.ents[e].avg.is_decayed() || self.rqs[rq].pelt_clock_throttled {
@@ -393,8 +394,8 @@ impl Fair {
         avg.runnable_avg = avg.util_avg;
     }
 
-    /// Ages the queues in a CPU's `leaves`, children first, so that the load of sleepers decays.
-    /// Removes fully decayed queues from `leaves`.
+    /// Ages the queues in a CPU's list `leaves` (the queues with load that decays), children first.
+    /// Removes fully decayed queues from the list.
     pub(super) fn update_blocked(&mut self, cpu: CpuId) {
         let mut done = true;
         self.cpus[cpu].last_blocked_update = self.jiffies(self.cpus[cpu].clock);
@@ -438,7 +439,7 @@ impl Fair {
         row.load == 0 && row.avg.is_decayed() && row.tg_load_avg_contrib == 0 && !child_listed()
     }
 
-    /// Adds a queue to `leaves`, before its parent.
+    /// Adds a queue to its CPU's list `leaves`, before the queue of the parent group.
     pub(super) fn list_leaf(&mut self, rq: CfsRqId) {
         if self.rqs[rq].on_leaf_list {
             return;

@@ -130,8 +130,8 @@ impl Fair {
         }
     }
 
-    /// Whether the task's group is throttled at the destination. A queue that does not exist there
-    /// yet would inherit this from the nearest ancestor's.
+    /// Whether the task's group is throttled on the destination CPU. If the group has no queue
+    /// there yet, the answer is that of the nearest ancestor that has one.
     fn throttled_at(&self, task: TaskId, cpu: CpuId) -> bool {
         let mut group = self.task(task).group;
         while let Some(g) = group.and_then(|id| self.group(id)) {

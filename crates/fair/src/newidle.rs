@@ -131,8 +131,8 @@ impl Fair {
         false
     }
 
-    /// Adds the idle period that the CPU leaves to its average. `set_next` calls this for a task of
-    /// this class. The kernel calls it when a task of another class ends the idle period.
+    /// Adds the idle period that ends now to the CPU's average idle time. `set_next` calls this for
+    /// a task of this class. The kernel calls it when a task of another class ends the idle period.
     pub fn leave_idle(&mut self, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         let row = &mut self.cpus[cpu];

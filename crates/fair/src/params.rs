@@ -98,7 +98,7 @@ pub struct Params {
     pub migration_cost_ns: Nanos,
     /// `sysctl_sched_cfs_bandwidth_slice`: quota handed to a CPU at a time (fair.c).
     pub bandwidth_slice_ns: Nanos,
-    /// `min_cfs_rq_runtime`: quota that a CPU keeps when its last task leaves (fair.c).
+    /// `min_cfs_rq_runtime`: quota that a group's queue keeps when its last task leaves (fair.c).
     pub min_cfs_rq_runtime_ns: Nanos,
     /// `cfs_bandwidth_slack_period`: delay after which returned quota is handed out (fair.c).
     pub slack_period_ns: Nanos,

@@ -150,7 +150,7 @@ impl Fair {
         change(&mut self.maybe_idle_cpus, cpu);
     }
 
-    /// Updates an entity whose queue changed while the entity stayed queued.
+    /// Updates a group's entity that stays queued while tasks enter or leave the group's own queue.
     fn refresh_entity(&mut self, e: EntityId) {
         self.update_load_avg(e, LoadFlags::TG);
         self.se_update_runnable(e);

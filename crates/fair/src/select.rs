@@ -88,7 +88,7 @@ impl Fair {
         }
     }
 
-    /// Whether the CPU is idle and free for a task, as far as this class knows.
+    /// Whether the CPU is idle: this class has no task queued on it, and `Env` says that it idles.
     #[inline]
     pub(super) fn idle(&self, env: &dyn Env, cpu: CpuId) -> bool {
         self.nr_running(cpu) == 0 && env.cpu_idle(cpu)
@@ -173,9 +173,9 @@ impl Fair {
         prev: CpuId,
         sync: bool,
     ) -> Option<CpuId> {
-        // If the waker's CPU is idle, an interrupt woke the task. The task then moves only to a CPU
-        // that shares its cache, because otherwise the CPU of the interrupt would decide the
-        // placement.
+        // If the waker's CPU is idle, an interrupt woke the task. The interrupt's CPU then attracts
+        // the task only if it shares a cache with `prev`, because otherwise the place of the
+        // interrupt would decide the placement.
         if self.idle(env, this_cpu) && self.domains.share_cache(this_cpu, prev) {
             return Some(if self.idle(env, prev) { prev } else { this_cpu });
         }

@@ -16,7 +16,7 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos};
 const TG_UPDATE_INTERVAL: Nanos = 1_000_000;
 
 impl Fair {
-    /// Recomputes the weight of a group's entity from its queue.
+    /// Recomputes the weight of a group's entity on one CPU from the group's queue on that CPU.
     pub(super) fn update_group_weight(&mut self, e: EntityId) {
         let gq = self.ents[e].my_q;
         // An empty group keeps its weight, because its tasks may come back before their lag is

@@ -89,7 +89,8 @@ pub(super) struct Entity {
     pub deadline: u64,
     /// Virtual lag (V - v), valid while the entity is not queued.
     pub vlag: i64,
-    /// Vruntime up to which no equal entity preempts this entity while it runs.
+    /// Vruntime up to which the entity, once it runs, keeps its CPU although another entity has an
+    /// earlier deadline.
     pub vprot: u64,
     pub slice: Nanos,
     pub on_rq: bool,

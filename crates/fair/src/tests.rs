@@ -37,7 +37,7 @@ struct Actor {
     migrations: u32,
 }
 
-/// State behind `Env`.
+/// The part of the simulated machine that the class sees through `Env`.
 struct World {
     allowed: Vec<CpuMask>,
     curr: Vec<Option<TaskId>>,
@@ -63,7 +63,7 @@ struct Sim {
     now: Nanos,
     step: Nanos,
     nr_cpus: usize,
-    /// Every switch: time, CPU and the next task. Two runs must have the same log.
+    /// Every switch: time, CPU and the next task. A repeated run must have the same log.
     log: Vec<(Nanos, CpuId, Option<TaskId>)>,
 }
 

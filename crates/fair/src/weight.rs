@@ -9,7 +9,8 @@
 const LOAD_SHIFT: u32 = 10;
 /// Weight of a nice-0 task, scaled.
 pub const NICE_0_LOAD: u64 = 1 << (2 * LOAD_SHIFT);
-/// Smallest result of a share computation (`MIN_SHARES`), unscaled on purpose.
+/// Smallest result of a share computation (`MIN_SHARES`). It is unscaled, so that even a small
+/// weight can be split over many CPUs.
 pub const MIN_SHARES: u64 = 2;
 /// Largest cgroup weight, before scaling (`MAX_SHARES`).
 pub const MAX_SHARES: u64 = 1 << 18;

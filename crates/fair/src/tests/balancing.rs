@@ -5,7 +5,8 @@ use super::super::domain::Domains;
 use super::*;
 use scxlab_machine::cpumask;
 
-/// Starts `hogs` hogs on CPU 0 of a machine, and returns the tasks per CPU after `time`.
+/// Starts `hogs` hogs on CPU 0 of a machine, and returns the number of tasks on each CPU after
+/// `time`.
 fn spread(topo: FairTopo, hogs: u32, time: Nanos) -> (Sim, Vec<u32>) {
     let mut sim = Sim::new(topo);
     for _ in 0..hogs {
@@ -86,8 +87,8 @@ fn an_idle_cpu_pulls_when_it_runs_dry() {
     assert!(ran[0] + ran[1] + ran[2] > 19 * SEC / 10, "{ran:?}");
 }
 
-/// Two hogs on the siblings of one core while the other core is idle: only a push can separate
-/// them.
+/// Two hogs run on the two siblings of one core while the other core is idle. No task waits that
+/// another CPU could pull, so only a push can separate the hogs.
 #[test]
 fn a_running_task_is_pushed_to_an_idle_core() {
     let mut sim = Sim::new(topo(1, 1, 2, 2));
@@ -187,7 +188,8 @@ fn a_kick_serves_cpus_that_come_on_line() {
     }
 }
 
-/// The kicked CPU goes off line before the kick arrives, and comes back.
+/// The kicked CPU goes off line before the kick arrives, and comes back on line. CPU 0 must then be
+/// able to kick it again.
 #[test]
 fn a_kick_that_finds_no_cpu_is_not_the_last() {
     let shape = topo(1, 1, 2, 1);

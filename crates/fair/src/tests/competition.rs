@@ -16,7 +16,8 @@ fn lag_is_bounded() {
 }
 
 /// Tasks that come and go with lag move V for all, and ticks that are longer than slices let
-/// requests overrun. The lag with which a task leaves is clamped all the same.
+/// requests overrun. So the lag of a queued task may reach twice the bound. The lag with which a
+/// task leaves is clamped to the bound.
 #[test]
 fn lag_stays_bounded_while_others_come_and_go() {
     let mut sim = Sim::new(topo(1, 1, 1, 1));
@@ -192,8 +193,8 @@ fn a_new_weight_keeps_lag_in_time() {
         sim.fair.reweight(id, 5, FairPolicy::Normal, sim.now);
         let after = sim.fair.dump_task(id);
         assert_eq!(after.weight, nice_weight(5) << 10);
-        // V moves with the reweighted task. The task's own lag may shrink, but not change sign or
-        // grow.
+        // The new weight of the task moves V, so the task's own lag may shrink. The lag must not
+        // change sign or grow.
         assert!(after.lag_ns.abs() <= before.lag_ns.abs() + 1000, "{before:?} {after:?}");
         sim.check();
     }
@@ -408,7 +409,7 @@ fn the_reference_point_survives_the_wrap() {
 
 /// The kernel reads the clock once for the enqueue and for the preemption check. At that time the
 /// running task has received exactly its due, so it is eligible, and its request is older than the
-/// newcomer's request.
+/// newcomer's request. So the newcomer must wait until the running task's request ends.
 #[test]
 fn a_newcomer_waits_for_the_end_of_the_running_request() {
     let cpu = CpuId(0);
@@ -433,8 +434,8 @@ fn a_newcomer_waits_for_the_end_of_the_running_request() {
     // The newcomer runs when the running task's request ends.
     fair.tick(cpu, 4 * MS + slice);
     assert_eq!(fair.pick_next(cpu, 4 * MS + slice), Some(TaskId(1)));
-    // If the running task's request was over when the newcomer came, its next request is not older
-    // than the newcomer's request.
+    // If the running task's request is over when the newcomer comes, the running task has a new
+    // request, which is not older than the newcomer's request. So the newcomer preempts.
     let (mut fair, asked) = hog_since_tick(slice + slice / 2);
     assert_eq!(asked, Resched::Lazy);
     assert_eq!(fair.pick_next(cpu, 4 * MS + slice + slice / 2), Some(TaskId(1)));

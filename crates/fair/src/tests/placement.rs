@@ -59,7 +59,8 @@ fn a_full_llc_leaves_the_target() {
 
 #[test]
 fn a_sync_waker_that_is_alone_draws_the_wakee() {
-    // The waker is on another node than `prev`, and a sync waker is about to leave its CPU.
+    // The waker is on another node than `prev`. A sync waker is about to leave its CPU, so the
+    // wakee goes there. Without the hint, the wakee stays on the node of `prev`.
     let (mut sim, task) = scene(topo(2, 1, 2, 1), &[0, 1, 2, 3], 3);
     assert_eq!(wake_from(&mut sim, task, 3, 0, true), 0);
     assert_eq!(wake_from(&mut sim, task, 3, 0, false) / 2, 1);
@@ -68,7 +69,7 @@ fn a_sync_waker_that_is_alone_draws_the_wakee() {
 #[test]
 fn a_task_with_many_wakees_does_not_draw_them() {
     let (mut sim, task) = scene(topo(2, 1, 2, 1), &[0, 1, 2, 3], 3);
-    // The waker on CPU 0 wakes many tasks in turn, which themselves wake others.
+    // The waker on CPU 0 wakes several tasks in turn, as a dispatcher does.
     let waker = sim.world.curr[0].expect("a hog is there");
     for _ in 0..20 {
         for other in [2, 3, 4].map(TaskId) {
