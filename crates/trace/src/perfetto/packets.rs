@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Writing of packets: sequences, interned names, the first error.
+//! The writer of packets: assigns them to two sequences, interns names, and keeps the first error
+//! until the end of the trace.
 //!
 //! Owns: the rules that make a stream of packets a valid file. Does not: know the packets' meaning.
 

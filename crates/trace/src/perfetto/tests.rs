@@ -255,8 +255,8 @@ fn the_rest_becomes_instants() {
     assert!(matches!(&states[0], Raw::SchedCpuHotplug(plug) if plug.status == Some(0)));
 }
 
-/// Readers compute lost events from the growth of a counter between the start and the end of the
-/// trace.
+/// Readers take the growth of a CPU's counter between the start and the end of the trace as the
+/// number of its lost events. So the file must hold both values of the counter for each CPU.
 #[test]
 fn lost_events_are_counted_by_cpu() {
     let mut tracer = a_wakeup();

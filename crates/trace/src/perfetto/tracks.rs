@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! scxlab's own tracks: callbacks, lock waits, DSQ lengths, and instants.
 //!
-//! Owns: the tree of tracks; each is described at its first use. Does not: draw scheduling (see
-//! `ftrace.rs`).
+//! Owns: the tree of tracks. The file describes a track before the track's first event.
+//! Does not: draw scheduling (see `ftrace.rs`).
 
 use std::collections::BTreeSet;
 use std::io::Write;
