@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Our interpreter compared with the interpreter of the crate `rbpf`, on the same bytecode.
 //!
-//! Both get the same slots and must return the same value. Rounds alternate, and each ratio is of
+//! Both run the same instructions and must return the same value. Rounds alternate, and each ratio is of
 //! the medians. Our interpreter counts instructions, checks every access against the simulation's
 //! memory and bounds the run, as a simulation needs; rbpf checks accesses against the program's
 //! stack and buffers.
@@ -115,7 +115,7 @@ fn timed(
     Ok(seconds)
 }
 
-/// Returns the slots in the encoding of an object file.
+/// Returns the instructions in the encoding of an object file.
 fn slots(raw: &[RawInsn]) -> Vec<u8> {
     let slot = |insn: &RawInsn| {
         let mut bytes = [insn.code, insn.regs, 0, 0, 0, 0, 0, 0];
@@ -135,7 +135,7 @@ impl Ours {
     fn new(assembled: &Assembled) -> Result<Ours, Box<dyn Error>> {
         let limits = Limits { insns_per_call: u64::MAX, ..Limits::default() };
         let mut host = BareHost::new(Config { limits, ..Config::default() })?;
-        // Otherwise programs that run often become machine code.
+        // With the default engine, programs that run often would become machine code.
         host.vm.engine = Engine::Interp;
         let instance = host.vm.add_instance("bench");
         let image = assembled.image("bench")?.into();

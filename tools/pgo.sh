@@ -23,8 +23,9 @@ fi
 cargo=${CARGO:-cargo}
 out=$PWD/build/pgo
 export CARGO_TARGET_DIR=$PWD/target/pgo
-# Every build contains both packages. With only one, cargo would select other features of
-# dependencies, symbols would get other names, and the profile would not match them.
+# Every build contains both the program and the benchmarks. With only one of these packages, cargo
+# would select other features of dependencies, symbols would get other names, and the profile would
+# not match them.
 packages="--package scxlab-cli --package scxlab-benches"
 mkdir -p "$out"
 

@@ -39,7 +39,8 @@ targets! {
     results: texts::results,
 }
 
-/// A refused object tests little of what comes after parsing.
+/// Both loaders must accept some objects of the corpus, because an object that is refused tests
+/// little of what comes after parsing.
 #[test]
 fn loaders_accept_objects() {
     for name in ["core", "full", "torn"] {

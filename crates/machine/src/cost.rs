@@ -118,7 +118,7 @@ cost_table! {
         context_switch_ns: u64 = "context_switch" in "ns";
         /// Changing the address space as well.
         switch_mm_ns: u64 = "switch_mm" in "ns";
-        /// try_to_wake_up() without the parts of the task's class.
+        /// try_to_wake_up() without the work that the task's scheduling class does in it.
         wakeup_ns: u64 = "wakeup" in "ns";
         /// The default class: choosing a CPU for a waking task, fixed part.
         select_ns: u64 = "select" in "ns";
@@ -158,7 +158,8 @@ cost_table! {
         ipi_latency_ns: ByDistance = "ipi_latency" in "ns";
         /// A reschedule interrupt: entry, handler, return.
         resched_ns: u64 = "resched" in "ns";
-        /// The scheduler tick: entry, handler, return, without the part of the task's class.
+        /// The scheduler tick: entry, handler, return, without the work that the running task's
+        /// scheduling class does in it.
         tick_ns: u64 = "tick" in "ns";
         /// A timer interrupt that expires one timer.
         timer_ns: u64 = "timer" in "ns";
@@ -203,11 +204,11 @@ cost_table! {
         timer_ns: u64 = "timer" in "ns";
         /// A pipe's read or write, per call.
         pipe_rw_ns: u64 = "pipe_rw" in "ns";
-        /// A pipe's copy.
+        /// Copying the data of a pipe's read or write.
         pipe_ns_per_kib: u64 = "pipe_kib" in "ns/KiB";
         /// A socket's send or receive, per call.
         sock_rw_ns: u64 = "sock_rw" in "ns";
-        /// A socket's copy.
+        /// Copying the data of a socket's send or receive.
         sock_ns_per_kib: u64 = "sock_kib" in "ns/KiB";
         /// sched_setaffinity(), setpriority(), sched_setattr(), beyond the entry.
         sched_set_ns: u64 = "sched_set" in "ns";
@@ -219,7 +220,7 @@ cost_table! {
         io_submit_ns: u64 = "io_submit" in "ns";
         /// Time until a device answers.
         io_latency_ns: u64 = "io_latency" in "ns";
-        /// A device's transfer.
+        /// Transferring data from or to a device.
         io_ns_per_kib: u64 = "io_kib" in "ns/KiB";
         /// Reading memory in order.
         mem_read_ns_per_kib: u64 = "mem_read_kib" in "ns/KiB";
@@ -227,7 +228,7 @@ cost_table! {
         mem_write_ns_per_kib: u64 = "mem_write_kib" in "ns/KiB";
         /// One access that misses every cache.
         mem_access_ns: u64 = "mem_access" in "ns";
-        /// A pass of a loop in which no time passes.
+        /// One pass of a workload's loop, if the loop's ops take no time.
         empty_loop_ns: u64 = "empty_loop" in "ns";
     }
 }
@@ -240,7 +241,7 @@ impl CostTable {
 
     /// Returns the time between two ticks, rounded as in the kernel.
     pub fn tick_period_ns(&self) -> Nanos {
-        // Loading refuses 0 Hz.
+        // The divisor is not 0, because a table with 0 Hz is refused when it is loaded.
         1_000_000_000 / self.clock.tick_hz
     }
 

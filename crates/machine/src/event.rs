@@ -5,10 +5,11 @@
 //! Does not: cancel events (an event carries a generation and its receiver drops a stale one); know
 //! the current time.
 //!
-//! The queue has two parts. *Lanes*: the caller pushes most events for a time at a nearly constant
-//! distance (ticks, sleeps of one length, slices), so it pushes the events of one kind nearly in
-//! order. A lane, a sorted ring, takes and returns them in a few instructions, independent of their
-//! number. The first lanes are for the most frequent kinds (`heads.rs`).
+//! The queue has two parts. *Lanes*: most events of one kind (ticks, sleeps of one length, slices)
+//! are pushed for a time at a nearly constant distance from the present, and therefore nearly in
+//! order of their times. A lane is a sorted ring, which takes and returns such events in a few
+//! instructions, however many it holds. The first lanes are for the most frequent kinds
+//! (`heads.rs`).
 //! *Heap*: events that are out of order by more than a few places, or belong to no lane, go to a
 //! 4-ary heap whose hole moves to the bottom first. `benches/event_queue.rs` compares the heap with
 //! `std::collections::BinaryHeap` on equal keys. With 1,000 events or more it took 0.4 to 0.9 of
@@ -41,10 +42,14 @@ const _: () = assert!(HEAP < (1 << PART_BITS) - 1, "no part is that of NEVER");
 /// Events of type `T`, taken out in order of (time, sequence number).
 ///
 /// ```
-/// use scxlab_machine::EventQueue; let mut queue = EventQueue::new(); queue.push(20, "b");
-/// queue.push(10, "a"); queue.push(20, "c"); let order: Vec<_> = std::iter::from_fn(||
-/// queue.pop().copied()).map(|e| (e.time, e.what)).collect(); assert_eq!(order, [(10, "a"), (20,
-/// "b"), (20, "c")]);
+/// use scxlab_machine::EventQueue;
+/// let mut queue = EventQueue::new();
+/// queue.push(20, "b");
+/// queue.push(10, "a");
+/// queue.push(20, "c");
+/// let events = std::iter::from_fn(|| queue.pop().copied());
+/// let order: Vec<_> = events.map(|e| (e.time, e.what)).collect();
+/// assert_eq!(order, [(10, "a"), (20, "b"), (20, "c")]);
 /// ```
 #[derive(Clone, Debug)]
 pub struct EventQueue<T> {

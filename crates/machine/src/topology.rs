@@ -2,7 +2,8 @@
 //! The topology: which CPUs share a core, a last-level cache or a node, and the distances between
 //! nodes.
 //!
-//! Owns: the tables and the queries, all answered from dense vectors. Immutable once built.
+//! Owns: the vectors of CPUs, cores, last-level caches and nodes, and the queries, which read these
+//! vectors. A topology never changes once it is built.
 //! Does not: read files, know costs, know which CPUs are online in a run (all are at the start).
 //!
 //! ```text

@@ -4,7 +4,7 @@
 //!
 //! Owns: their names and bytes, and the headers for users' schedulers. Does not: compile users'
 //! schedulers (the command does), load objects, or know their contents.
-//! Start at: `bpf/sched/<name>/<name>.bpf.c`; `tests/<name>.rs` has its promises.
+//! Start at: `bpf/sched/<name>/<name>.bpf.c`; `tests/<name>.rs` tests what the scheduler promises.
 
 /// The headers that the schedulers were compiled with, as a tar archive compressed with Zstandard.
 /// `bpf/lib` holds scxlab's own headers, `scx` those of the scx project and the kernel's types.

@@ -2,8 +2,8 @@
 //! Gangs in `fair`: tasks of one cgroup that run at the same time, and bounds on the cost to other
 //! tasks.
 //!
-//! Owns: rounds and their leaders, domains, the switch, spreading, the cost of gangs to others, bad
-//! input. `many.rs` tests many gangs at once, `outsiders.rs` tasks of no gang. Except in the tests
+//! Owns: rounds and their leaders, domains, the attribute that makes a cgroup a gang, spreading, the
+//! cost of gangs to other tasks, bad input. GANG.md defines the terms. `many.rs` tests many gangs at once, `outsiders.rs` tasks of no gang. Except in the tests
 //! of spreading, thread i of a gang is bound to CPU i, because two tasks of one gang on a CPU can
 //! never run together.
 
@@ -291,7 +291,8 @@ fn what_is_below_a_gang_is_part_of_it() {
     assert!(v2 > 3 * off, "{off} {v2}");
 }
 
-/// Changes of affinity, nice values and CPU hotplug in the middle of rounds.
+/// Affinities, nice values and the CPUs on line change in the middle of rounds. The scheduler must
+/// stay loaded, and every task must run on afterwards.
 #[test]
 fn changes_from_outside_lose_nobody() {
     let text = jobs(&[

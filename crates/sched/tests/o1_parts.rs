@@ -16,7 +16,7 @@ fn random(state: &mut u64, n: u64) -> u64 {
 }
 
 /// The sleep history as a list of seconds: the ticks slept in each second, and the times in jiffies
-/// at which the task last stopped and started.
+/// at which the task last stopped running to sleep, and last started to run.
 #[derive(Default)]
 struct Model {
     cells: [u64; 4],
@@ -46,8 +46,8 @@ impl Model {
             0 => {}
             1..=3 => {
                 self.cells[self.at] += HZ - self.stopped % HZ;
-                // As in the diff, skip the first of the whole seconds that the task slept through,
-                // and fill the others.
+                // As in the diff of January 2002 (README), skip the first of the whole seconds that
+                // the task slept through, and fill the others.
                 for turn in 2..turns {
                     self.cells[(self.at + turn as usize) % 4] = HZ;
                 }

@@ -94,8 +94,8 @@ fn kernel_objects_agree() {
     }
 }
 
-/// The generator accepts all functions for aarch64. `bpf/tests/aarch64` tests the behaviour of the
-/// code.
+/// The code generator accepts every function of every shipped scheduler for aarch64, too.
+/// `bpf/tests/aarch64` tests the behaviour of the code.
 #[test]
 fn shipped_schedulers_compile_for_aarch64() {
     for shipped in scxlab_sched::shipped() {

@@ -92,7 +92,8 @@ fn a_new_affinity_leaves_a_task_in_its_place() {
 }
 
 /// The task has used its budget of 2 ms in the first 10 ms, and would wait for the next period.
-/// Throttling begins at a tick.
+/// Under another policy it must run at once. Throttling begins at a tick, so the task may use more
+/// than its budget.
 #[test]
 fn a_throttled_deadline_task_runs_under_another_policy() {
     const ONE: &str = "
@@ -110,8 +111,8 @@ fn a_throttled_deadline_task_runs_under_another_policy() {
         k.advance(20 * MS);
         let more = run_ns(&k, "d") - used;
         assert!(more > 5 * MS, "{policy:?}: {more} ns in 10 ms, of which ticks have counted 6");
-        // Back under SCHED_DEADLINE it has a budget again, which the replenishment of the first
-        // one does not touch.
+        // Back under SCHED_DEADLINE, the task has a new budget, which the replenishment that was
+        // due for the first budget must not touch.
         let deadline = Policy::Deadline { runtime: 2 * MS, deadline: 900 * MS, period: 900 * MS };
         k.user(|k| k.set_policy(d, deadline)).unwrap();
         k.advance(100 * MS);

@@ -34,7 +34,8 @@ fn random_schedulers_break_nothing() {
     println!("{ends:#?}");
 }
 
-/// Returns the text of an end without its numbers.
+/// Returns the reason for an end without the numbers in it, so that ends for the same reason are
+/// counted together.
 fn kind(end: &str) -> String {
     end.chars().filter(|c| !c.is_ascii_hexdigit() || c.is_alphabetic()).take(100).collect()
 }
@@ -48,8 +49,9 @@ fn a_task_may_hold_itself() {
     }
 }
 
-/// Code on a CPU whose clock is ahead charges the running task of another CPU. The other CPU then
-/// picks a task of the default class.
+/// Code on a CPU whose clock is ahead charges another CPU's running task for time that the other
+/// CPU has yet to reach. If the other CPU then picks a task of the default class, this task must
+/// not be charged for the same time.
 #[test]
 fn no_moment_of_a_cpu_is_charged_twice() {
     for seed in [1015, 1091] {

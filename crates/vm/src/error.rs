@@ -100,7 +100,7 @@ pub enum VmError {
         #[source]
         why: crate::image::ImageError,
     },
-    /// The guest runs this executable, so it must be built for an architecture that is emulated.
+    /// This executable, which the guest runs, is built for an architecture that is not emulated.
     #[error(
         "virtual machines need an x86-64 host: the guest runs this executable, which is built for {arch}"
     )]

@@ -5,9 +5,11 @@
 //! the program's task.
 //!
 //! ```text
-//! pid 1   enter: mount, open the port, fork --> reap until the program ends; ended without a
-//! result: say so; off pid 2                                   '--> compare the machine, say Ready,
-//! return to the caller --> finish; the host ends us
+//! pid 1   enter: mount, open the port, fork --> reap until the program ends; if it ended without
+//!                                       |       a result, say so; power off
+//! pid 2                                 '-----> compare the machine, say Ready, return to the
+//!                                               caller --> finish: send the result; the host
+//!                                               ends the guest
 //! ```
 //!
 //! The program is not pid 1, so that it can wait for its own children, and so that its death does

@@ -5,9 +5,10 @@
 //! Owns: the paths in the archive. Does not: touch a disk; the archive is built in memory.
 //!
 //! ```text
-//! /init          this executable, its loaded part         /dev/console   for messages from the
-//! first one on /lib...        its loader and libraries                 /scxlab/*      what the
-//! guest side reads, see below
+//! /init          this executable, its loaded part
+//! /lib...        its loader and libraries
+//! /dev/console   for messages, from the first one on
+//! /scxlab/*      what the guest side reads, see below
 //! ```
 
 use std::path::Path;

@@ -76,7 +76,7 @@ pub enum SetupError {
         /// The checksum in the index.
         found: String,
     },
-    /// The kernel is Debian's, and fetching it needs Debian's tools.
+    /// One of Debian's tools is missing, without which Debian's kernel cannot be fetched.
     #[error(
         "preparing a kernel needs Debian's {tool}, which is not installed: name a kernel with sched_ext and BTF by --kernel"
     )]
@@ -198,7 +198,8 @@ impl Work {
         };
         make(&base)?;
         remove_abandoned(&base);
-        // One process may have several working directories.
+        // The number is needed, because `prepare` still has its directory when it calls `adopt`,
+        // which makes another one.
         let free = |n: &u32| !base.join(work_name(*n)).exists();
         let dir = base.join(work_name((0..).find(free).expect("one of four billion is free")));
         make(&dir)?;

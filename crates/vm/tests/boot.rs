@@ -186,8 +186,9 @@ fn death_is_reported(kernel: &Path, _: Duration) {
 }
 
 fn deadline_stops(kernel: &Path, boot_wall: Duration) {
-    // A small guest boots within the boot time of a large one, unless the machine became busier
-    // since: the deadline may stop it in either phase.
+    // The small guest should boot in less than `boot_wall`, the boot time of a larger one, so that
+    // the deadline stops its sleeping program. If the host became busier, the deadline may stop the
+    // boot instead. The test accepts both.
     let deadline = boot_wall + Duration::from_secs(2);
     let why = small(kernel, "sleep", |spec| spec.deadline = deadline);
     let VmError::Deadline { phase, after, console } = &why else { panic!("{why}") };

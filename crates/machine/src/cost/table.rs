@@ -6,10 +6,12 @@
 //! Does not: name constants. The declaration in `cost.rs` is the only list.
 //!
 //! ```toml
-//! [sched.context_switch] value = 600                       # or { smt = .., core = .., llc = ..,
-//! node = .. } or { num = .., den = .. } unit = "ns"                       # must be the constant's
-//! own unit: it is there for the reader source = "lat_ctx, ..."           # or "estimate: why" note
-//! = "optional"
+//! [sched.context_switch]
+//! value = 600                 # or { smt = .., core = .., llc = .., node = .. }
+//!                             # or { num = .., den = .. }
+//! unit = "ns"                 # must be the constant's own unit: it is there for the reader
+//! source = "lat_ctx, ..."     # or "estimate: why"
+//! note = "optional"
 //! ```
 
 use std::collections::BTreeMap;
@@ -217,7 +219,8 @@ fn read_constant(item: Item<'_>, name: &str, unit: &'static str) -> Result<Const
     Ok(Constant { name: name.to_owned(), value, unit, source, note })
 }
 
-/// Reads a source, which must not be empty.
+/// Reads the required key `source`, which names where a value comes from. A bare "estimate:" counts
+/// as empty, which is an error.
 fn read_source(table: &mut Table<'_>) -> Result<String, MachineError> {
     let item = table.require("source")?;
     let (document, span) = (item.document, item.span.clone());

@@ -73,7 +73,7 @@ impl Index<Distance> for ByDistance {
     }
 }
 
-/// A constant as parsed, before its field is known.
+/// A constant's value as parsed, before the type of the constant's field is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum ConstantValue {

@@ -17,7 +17,7 @@ const EAGER_LANES: usize = 3;
 pub(super) struct Heads {
     /// Key of the earliest event of each lane, then of the heap.
     keys: [u128; LANES + 1],
-    /// The earliest key of the parts behind the eager lanes.
+    /// The earliest key of the lanes after the first `EAGER_LANES`, and of the heap.
     earliest_rare: u128,
     /// The earliest key of all parts.
     pub earliest: u128,

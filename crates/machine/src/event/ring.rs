@@ -22,7 +22,7 @@ pub(super) struct Ring<T> {
     /// the index of the first event and of the next free place.
     head: usize,
     tail: usize,
-    /// Upper bound of the events' times.
+    /// Upper bound of the times of the events in the ring.
     latest: Nanos,
 }
 

@@ -113,7 +113,7 @@ fn read_memory(item: Item<'_>, layout: &mut Layout) -> Result<(), MachineError> 
     Ok(())
 }
 
-/// Reads the lists of an irregular machine.
+/// Reads the parts of an irregular machine: the lists `cores`, `llcs` and `nodes`.
 fn read_parts(table: &mut Table<'_>) -> Result<Layout, MachineError> {
     let mut layout = Layout::default();
     let defaults = Sizes::default();

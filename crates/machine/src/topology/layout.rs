@@ -217,7 +217,7 @@ pub enum TopologyError {
 }
 
 impl Topology {
-    /// Builds the tables, or returns the reason why no machine can have this layout.
+    /// Builds the topology, or returns the reason why no machine can have this layout.
     pub fn build(mut layout: Layout) -> Result<Topology, TopologyError> {
         let nr_cpus = check_cpu_numbers(&layout)?;
         check_sizes(&layout)?;
@@ -279,7 +279,7 @@ fn check_capacities(layout: &Layout, nr_cpus: usize) -> Result<(), TopologyError
     Ok(())
 }
 
-/// Fills in the default matrix if none is given, else checks the given one.
+/// Fills in the default matrix of node distances if none is given, else checks the given one.
 fn check_distances(nodes: &mut [NodeLayout]) -> Result<(), TopologyError> {
     let nr = nodes.len();
     if nodes.iter().all(|node| node.distances.is_empty()) {
@@ -356,7 +356,7 @@ fn partition<'a>(
         .collect()
 }
 
-/// Checks that every inner group lies in one outer group.
+/// Checks that every inner group (core or LLC) lies in one outer group (LLC or node).
 fn check_nested(
     inner_of: &[u32],
     outer_of: &[u32],
@@ -372,7 +372,7 @@ fn check_nested(
     Ok(())
 }
 
-/// Assembles the checked parts. Cannot fail.
+/// Makes the topology from a checked layout and each CPU's groups. Cannot fail.
 fn assemble(layout: Layout, core_of: &[u32], llc_of: &[u32], node_of: &[u32]) -> Topology {
     let nr = core_of.len();
     let mask = |cpus: &[u32]| CpuMask::of(nr, cpus.iter().map(|&cpu| CpuId(cpu)));

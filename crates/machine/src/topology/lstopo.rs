@@ -175,7 +175,7 @@ impl RawLayout {
     }
 }
 
-/// LstopoObjects found by the walk over all PUs, by the XML node of each object.
+/// The objects found by the walk over all PUs, by the XML node of each object.
 #[derive(Default)]
 struct LstopoObjects {
     cores: BTreeMap<XmlId, CoreLayout>,

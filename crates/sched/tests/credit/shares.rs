@@ -78,8 +78,8 @@ fn nobody_waits_longer_than_the_bound() {
     assert!(longest < bound, "{longest} ns");
 }
 
-/// A weight of 1 beside 10000: without the rescue the light vCPU would wait for minutes between
-/// slices.
+/// Two domains have weights 1 and 10000. Without the rescue, the light vCPU would wait for minutes
+/// between slices; with it, for little more than `rescue_ms`.
 #[test]
 fn who_is_kept_waiting_is_rescued() {
     let doms = [1, 10000].map(Dom::weighing);

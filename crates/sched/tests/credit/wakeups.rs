@@ -68,7 +68,8 @@ fn interrupted(machine: &str, tasks: usize, run_us: u32, seed: u64, side: &str) 
     (lost - stat(&k, &loaded, "migrate_running"), stat(&k, &loaded, "tickle_preempt"))
 }
 
-/// There are at most as many vCPUs as CPUs, so that each vCPU that wakes up finds an idle CPU.
+/// There are at most as many vCPUs as CPUs, so that each vCPU that wakes up finds an idle CPU. The
+/// new rule must therefore preempt no vCPU; the old rule does.
 #[test]
 fn with_an_idle_cpu_for_everybody_new_interrupts_nobody() {
     let machines =
@@ -154,7 +155,8 @@ fn pinned_vcpus_see_no_difference() {
     assert_eq!(trace("4c", &text, NEW), old);
 }
 
-/// The running task may use the idle CPU; the task that wakes up may not.
+/// A pinned task wakes up on the CPU of a hog. Only the hog may run on the idle CPU: the new rule
+/// moves it to this CPU, once and for good; the old rule does not.
 #[test]
 fn new_migrates_away_whom_it_interrupts_and_old_lets_it_wait() {
     let text = "

@@ -95,8 +95,8 @@ fn survives_cpus_that_go_and_come() {
     }
 }
 
-/// The smallest weight beside the largest, for longer than the watchdog's timeout: without a
-/// rescue, fairness would make the light task wait too long.
+/// Two cgroups have the smallest and the largest weight, for longer than the watchdog's timeout. By
+/// weight alone, the light tasks would wait too long; the rescue must let them run in time.
 #[test]
 fn the_smallest_weight_is_not_starved() {
     let mut text = String::from("duration = \"45s\"\n");
@@ -114,6 +114,7 @@ fn the_smallest_weight_is_not_starved() {
 }
 
 /// Under this cap, each of many tasks would wait for its turn longer than the watchdog's timeout.
+/// The rescue must let each task run in time, although the cgroup then exceeds its cap.
 #[test]
 fn a_small_cap_on_many_tasks_is_no_stall() {
     let mut text = String::from("duration = \"45s\"\n");
@@ -127,7 +128,8 @@ fn a_small_cap_on_many_tasks_is_no_stall() {
     assert!(used < SECOND / 2, "{used}");
 }
 
-/// Nice values, cgroups and affinity of running tasks change all the time.
+/// Changes nice values, cgroups and affinities of running tasks all the time; the scheduler must
+/// stay loaded.
 #[test]
 fn survives_change() {
     for scheduler in ["fair", "fair,load=FAIR_LOAD_PELT"] {
@@ -156,8 +158,8 @@ fn survives_change() {
     }
 }
 
-/// A sleep longer than `rescue_ns` is not a wait of that length. Many tasks wake up shortly before
-/// a CPU looks for waiting tasks to rescue.
+/// The time for which a task sleeps is no wait: a sleep longer than `rescue_ns` must not lead to a
+/// rescue. Many tasks wake up shortly before a CPU looks for waiting tasks to rescue.
 #[test]
 fn a_long_sleep_is_no_long_wait() {
     let mut text = String::from("duration = \"12s\"\n");

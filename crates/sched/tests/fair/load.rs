@@ -57,8 +57,8 @@ fn a_task_weighs_what_it_runs() {
     }
 }
 
-/// One task runs for a while and then sleeps for good. The task beside it makes the CPU update the
-/// blocked load every tick.
+/// One task runs for a while and then sleeps for good; its blocked load must halve every 32
+/// periods. The task beside it keeps the CPU busy, so that each tick updates the blocked load.
 #[test]
 fn blocked_load_halves_every_32_ms() {
     let text = "duration = \"2s\"\n\

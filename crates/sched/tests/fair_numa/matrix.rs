@@ -128,7 +128,7 @@ fn processes_settle_at_any_duty_cycle() {
 
 /// Sizes that fill nodes exactly need a packing that no single move or exchange finds. A task may
 /// also wait for a while although a CPU under its node's other cache is idle. See NUMA.md,
-/// "Limits".
+/// "Limits". One in ten of these runs may therefore break a bound.
 #[test]
 fn processes_settle_on_odd_machines() {
     check("numa=consolidate", &ODD, 41, 10);

@@ -118,7 +118,7 @@ impl TestMachine {
         self.k.attach_object(loaded, Some(table))
     }
 
-    /// Attaches a table, as `bpf_map__attach_struct_ops()` does; panics if this fails.
+    /// Attaches a struct_ops table, as `bpf_map__attach_struct_ops()` does; panics if this fails.
     pub fn attach(&mut self, loaded: &Loaded, table: &str) {
         self.try_attach(loaded, table).unwrap_or_else(|error| panic!("{table}: {error}"));
     }
