@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Our interpreter compared with the interpreter of the crate `rbpf`, on the same bytecode.
 //!
-//! Both run the same instructions and must return the same value. Rounds alternate, and each ratio is of
-//! the medians. Our interpreter counts instructions, checks every access against the simulation's
-//! memory and bounds the run, as a simulation needs; rbpf checks accesses against the program's
-//! stack and buffers.
+//! Both run the same instructions and must return the same value. Rounds alternate, and each ratio
+//! is of the medians. Our interpreter counts instructions, checks every access against the
+//! simulation's memory and bounds the run, as a simulation needs; rbpf checks accesses against the
+//! program's stack and buffers.
 
 use std::error::Error;
 

@@ -2,10 +2,10 @@
 //! Gangs in `fair`: tasks of one cgroup that run at the same time, and bounds on the cost to other
 //! tasks.
 //!
-//! Owns: rounds and their leaders, domains, the attribute that makes a cgroup a gang, spreading, the
-//! cost of gangs to other tasks, bad input. GANG.md defines the terms. `many.rs` tests many gangs at once, `outsiders.rs` tasks of no gang. Except in the tests
-//! of spreading, thread i of a gang is bound to CPU i, because two tasks of one gang on a CPU can
-//! never run together.
+//! Owns: rounds and their leaders, domains, the attribute that makes a cgroup a gang, spreading,
+//! the cost of gangs to other tasks, bad input. GANG.md defines the terms. `many.rs` tests many
+//! gangs at once, `outsiders.rs` tasks of no gang. Except in the tests of spreading, thread i of a
+//! gang is bound to CPU i, because two tasks of one gang on a CPU can never run together.
 
 #[path = "fair_gang/layout.rs"]
 mod layout;

@@ -141,8 +141,8 @@ fn knobs_out_of_range_are_refused_with_what_would_be_right() {
     }
 }
 
-/// A workload that makes CPUs idle at different times, so that idle CPUs find vCPUs waiting on other
-/// CPUs.
+/// A workload that makes CPUs idle at different times, so that idle CPUs find vCPUs waiting on
+/// other CPUs.
 const UNEVEN: &str = "
     [[thread]]
     name = 'long'

@@ -147,8 +147,8 @@ fn nobody_waits_for_longer_than_two_slices_of_each_other() {
     }
 }
 
-/// In hamq a recalculation covers one queue only: a queue of one task has more recalculations than a
-/// queue of two.
+/// In hamq a recalculation covers one queue only: a queue of one task has more recalculations than
+/// a queue of two.
 #[test]
 fn queues_of_hamq_recalculate_apart() {
     let hog = "ops = [{ loop = { ops = [{ compute = \"1ms\" }] } }]";

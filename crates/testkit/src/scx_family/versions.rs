@@ -87,8 +87,8 @@ impl Version {
         each.collect::<Vec<_>>().join("; ")
     }
 
-    /// Returns a Markdown link to the first shipped recipe that lists this version of this crate, or
-    /// "none".
+    /// Returns a Markdown link to the first shipped recipe that lists this version of this crate,
+    /// or "none".
     fn recipe(&self) -> String {
         let is_for = |name: &&str| {
             let (recipe, _) = recipe::find(name).expect("it is shipped");
