@@ -90,7 +90,8 @@ fn row(number: usize) -> Result<(), Box<dyn Error>> {
         insns / switches,
         insns / events,
         interpreter / insns * 100.0,
-        // Two counts of the same work may differ by some instructions.
+        // Keep the share from being negative: two counts of the same work may differ by some
+        // instructions.
         (compiler / insns * 100.0).max(0.0),
         code / switches,
         data / switches

@@ -116,7 +116,7 @@ cost_table! {
     sched: SchedCosts {
         /// schedule() and the switch of registers and stack, without picking the next task.
         context_switch_ns: u64 = "context_switch" in "ns";
-        /// Changing the address space as well.
+        /// Additional cost of a switch that changes the address space.
         switch_mm_ns: u64 = "switch_mm" in "ns";
         /// try_to_wake_up() without the work that the task's scheduling class does in it.
         wakeup_ns: u64 = "wakeup" in "ns";

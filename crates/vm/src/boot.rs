@@ -177,8 +177,8 @@ pub fn boot(spec: &VmSpec<'_>) -> Result<BootOutcome, VmError> {
     }
     let guest = PreparedGuest { spec, program, shape, initramfs, memory_mib };
     let (ran, engine) = match guest.run(engine) {
-        // The probe runs few instructions and a kernel runs many, so KVM may be the cause of a
-        // failure before the guest's first frame.
+        // Try again with emulation: the probe runs few instructions and a kernel runs many, so KVM
+        // may be the cause of a failure before the guest's first frame.
         Err(Failed { why, phase: BOOTING })
             if spec.accel == Accel::Auto && engine == Engine::Kvm && !why.is_cancel() =>
         {
@@ -322,7 +322,7 @@ impl GuestMonitor<'_> {
     /// Ends QEMU and returns why there is no result.
     fn failure(mut self, stop: Stop, phase: &'static str) -> Failed {
         let patience = match stop {
-            // The kernel's log may still be on its way, and may show a panic as the cause.
+            // Wait for the rest of the kernel's log, which may show a panic as the cause.
             Stop::Ended | Stop::Broken(_) => END_PATIENCE,
             _ => Duration::ZERO,
         };
@@ -378,7 +378,7 @@ fn memory_mib(
 ) -> Result<u64, VmError> {
     let cpus = shape.nr_cpus() as u64;
     let nodes = shape.node_cpus.len() as u64;
-    // The archive and the files unpacked from it exist at the same time.
+    // Count the files twice: the archive and the files unpacked from it exist at the same time.
     let files_mib = 2 * (initramfs_bytes as u64 >> 20) + 2;
     let needed_mib =
         (MEMORY_MIN_MIB + MEMORY_MIN_PER_CPU_MIB * cpus + files_mib).max(NODE_MIN_MIB * nodes);

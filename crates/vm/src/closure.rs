@@ -79,7 +79,7 @@ impl Closure {
     /// Returns an empty closure, with this host's loader cache.
     pub fn new() -> Closure {
         let mut closure = Closure::default();
-        // Not every C library has a loader cache.
+        // A missing cache is no error, because not every C library has one.
         if let Ok(data) = std::fs::read(CACHE) {
             closure.cache = ldcache::parse(&data);
             closure.files.insert(CACHE.to_owned(), data);

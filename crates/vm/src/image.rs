@@ -134,7 +134,7 @@ fn find(data: &[u8], text: &[u8]) -> Option<usize> {
 fn banner_release(vmlinux: &[u8]) -> Option<String> {
     const BANNER: &[u8] = b"Linux version ";
     let mut rest = vmlinux;
-    // The words of the banner also occur elsewhere in the kernel, before text that is no number.
+    // Skip other places in the kernel where these words occur: no number follows them there.
     while let Some(at) = find(rest, BANNER) {
         rest = &rest[at + BANNER.len()..];
         if rest.first().is_some_and(u8::is_ascii_digit) {

@@ -18,7 +18,8 @@ const MACHINE: u32 = if cfg!(target_arch = "aarch64") { 0x0a } else { 0x03 };
 /// Returns paths by library name. An unreadable cache counts as empty, because the caller searches
 /// directories afterwards.
 pub(crate) fn parse(data: &[u8]) -> BTreeMap<String, String> {
-    // The file may begin with a cache in an older form, with the cache in this form appended.
+    // Search for the start: the file may begin with a cache in an older form, with the cache in
+    // this form appended.
     let Some(start) = data.windows(MAGIC.len()).position(|window| window == MAGIC) else {
         return BTreeMap::new();
     };

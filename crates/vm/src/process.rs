@@ -210,7 +210,7 @@ fn one_line(bytes: &[u8]) -> String {
     if lines.is_empty() { "nothing".to_owned() } else { lines.join("; ") }
 }
 
-/// Collects the end of a stream in the background.
+/// Reads a stream in the background and keeps its last bytes.
 struct OutputReader {
     bytes: Arc<Mutex<Vec<u8>>>,
     thread: Option<JoinHandle<()>>,
@@ -266,7 +266,7 @@ fn keep_end(bytes: &mut Vec<u8>, more: &[u8], bytes_max: usize) {
 /// QEMU's arguments name.
 fn prepare_child(inherited: &[RawFd], parent: u32) -> io::Result<()> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // The parent may have died before the call of `set_pdeathsig`.
+    // Give up if the parent died before the call of `set_pdeathsig`, which then has no effect.
     if getppid().as_raw() as u32 != parent {
         return Err(io::ErrorKind::Interrupted.into());
     }

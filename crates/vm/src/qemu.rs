@@ -99,10 +99,11 @@ impl Command<'_> {
         add("-serial", "chardev:console".to_owned());
         add("-chardev", format!("socket,id=result,fd={}", self.result_fd));
         add("-device", "virtio-serial-pci".to_owned());
-        // `-nographic` would make the firmware write to the console.
+        // Avoid `-nographic`, which would make the firmware write to the console.
         add("-display", "none".to_owned());
         add("-device", format!("virtserialport,chardev=result,name={PORT}"));
-        // No default devices and no user configuration; a reboot after a panic ends QEMU.
+        // Use no default devices and no user configuration; exit instead of rebooting after a
+        // panic.
         for flag in ["-nodefaults", "-no-user-config", "-no-reboot"] {
             args.push(flag.to_owned());
         }
@@ -171,7 +172,7 @@ impl Command<'_> {
             format!("{MARKER}=1"),
             // Log warnings and worse during the boot; the guest raises the level when it is up.
             "console=ttyS0 loglevel=5".to_owned(),
-            // A panic ends QEMU, with the kernel's log on the console.
+            // Reboot at once after a panic, which ends QEMU, with the kernel's log on the console.
             "panic=-1".to_owned(),
             // Disable work that no experiment needs, and that emulation makes slow.
             "mitigations=off audit=0 random.trust_cpu=on".to_owned(),
@@ -183,13 +184,15 @@ impl Command<'_> {
             "nowatchdog".to_owned(),
         ];
         if self.engine != Engine::Kvm {
-            // The TSC is the host's, the same for all CPUs. The kernel's check would take QEMU's
-            // delays for drift and fall back to a timer that costs an exit per read.
+            // Disable the kernel's check of the TSC, which is the host's, the same for all CPUs.
+            // The check would take QEMU's delays for drift and fall back to a timer that costs an
+            // exit per read.
             words.push("tsc=reliable".to_owned());
-            // Timer interrupts come late on a busy host, and the kernel's check for them ends in a
-            // panic.
+            // Disable the kernel's check for timer interrupts. They come late on a busy host, and
+            // the check would then end in a panic.
             words.push("no_timer_check".to_owned());
-            // CPUs wait for the host, so an RCU grace period may take long; that is no stall.
+            // Disable reports of RCU stalls: the guest's CPUs wait for the host, so a grace period
+            // may take long.
             words.push("rcupdate.rcu_cpu_stall_suppress=1".to_owned());
         }
         words.push(self.kernel_args.to_owned());

@@ -105,8 +105,8 @@ impl CostTable {
 }
 
 impl Overrides {
-    /// Parses the constants in `table`. `also` lists the keys that the caller has already taken
-    /// from the table.
+    /// Parses the constants in `table`. `also` lists the keys that the caller reads from the table
+    /// itself; the message about an unknown key names them, too.
     pub fn read(mut table: Table<'_>, also: &[&str]) -> Result<Overrides, MachineError> {
         let mut read = Overrides::default();
         if let Some(states) = table.take("idle") {

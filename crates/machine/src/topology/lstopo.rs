@@ -263,7 +263,7 @@ impl LstopoObjects {
             .collect();
         nodes.sort_by_key(|node| node.os_index);
         if nodes.is_empty() {
-            // Format 1 names no node at all for machines without NUMA.
+            // Add one node with all CPUs: format 1 names no node at all for machines without NUMA.
             let cpus = self.cores.values().flat_map(|core| core.cpus.iter().copied()).collect();
             nodes.push(NumaNode {
                 os_index: 0,

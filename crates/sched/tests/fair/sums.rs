@@ -183,8 +183,8 @@ impl Sums {
         let (load, told) =
             (q.get("runnable_load") + q.get("blocked_load"), q.get("tg_load_contrib"));
         assert!((load - told).abs() <= told / 8, "{what}: has {load}, said {told}");
-        // The scheduler contributes a share when a period ends. Until then, the share may change by
-        // one period's part of the whole.
+        // The scheduler adds a queue's share to the group's total when a period ends. Until the
+        // next period ends, the share may change by the part that one period has in the average.
         for (sum, told) in
             [("se.avg.runnable", "tg_runnable_contrib"), ("se.avg.running", "tg_usage_contrib")]
         {

@@ -79,7 +79,8 @@ fn affinity_hammer(b: &TestMachine, workers: &[Child]) -> Script {
     })
 }
 
-/// `ops.dequeue` iterates the DSQ from which the task was just taken.
+/// `ops.dequeue` iterates the DSQ from which the task was just taken; this must not lead to an
+/// error.
 pub fn dequeue_iter(b: &mut TestMachine) {
     background(b);
     let loaded = b.open_and_load("dequeue_iter");

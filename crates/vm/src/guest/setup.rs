@@ -56,7 +56,8 @@ pub(super) fn prepare() -> Result<(), String> {
     if let Err(why) = loopback_up() {
         eprintln!("scxlab: no loopback device: {why}");
     }
-    // No input will come: a program that reads standard input must not wait.
+    // Redirect standard input from /dev/null: no input will come, and a program that reads it must
+    // not wait.
     let null = File::open("/dev/null").map_err(|why| format!("/dev/null: {why}"))?;
     nix::unistd::dup2_stdin(&null).map_err(|why| format!("standard input: {why}"))?;
     let variables = [
@@ -108,8 +109,8 @@ fn find_port() -> io::Result<Option<PathBuf>> {
 }
 
 fn mount_at(kind: &str, place: &str) -> io::Result<()> {
-    // The kernel makes the mount points in its own file systems; mount points in the initramfs may
-    // be missing.
+    // Create the mount point if the initramfs lacks it. The kernel itself makes the mount points
+    // that lie in its own file systems.
     if let Err(why) = std::fs::create_dir_all(place)
         && !Path::new(place).is_dir()
     {
