@@ -2,10 +2,10 @@
 //! Operations of `vtime`: our interpreter, our machine code, and the same source compiled for this
 //! machine.
 //!
-//! Our engines are called as the simulator calls them, including the limit, the stack level and the
-//! instruction count; the native operations are called as functions. On both sides a kernel
-//! function records its call and returns 0. Rounds alternate; each figure is the median, in
-//! nanoseconds per call.
+//! Our engines are called as the simulator calls them, including the limit on instructions, the
+//! stack level and the instruction count; the native operations are called as functions. On both
+//! sides a kernel function records its call and returns 0. Rounds alternate; each figure is the
+//! median, in nanoseconds per call.
 
 use std::error::Error;
 use std::hint::black_box;

@@ -169,7 +169,8 @@ def comments(tree):
         diagram = None
         for line in comment_lines(name, text):
             total += 1
-            # A block of code or a diagram ends with its comment at the latest.
+            # A block of code or a diagram ends with its comment at the latest, even if it is not
+            # closed.
             if prose(line.text).startswith("```"):
                 diagram = None if diagram else line.number
             elif diagram and line.number == diagram + 1:

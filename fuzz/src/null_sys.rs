@@ -25,7 +25,7 @@ enum State {
 
 struct Task {
     state: State,
-    /// A wake-up or an end of a spin that came before the task slept or spun.
+    /// Whether a wake-up (`wake`) or the end of a spin (`stop`) came before the task slept or spun.
     wake: bool,
     stop: bool,
     /// Distinguishes the timer of this sleep from that of an earlier sleep.

@@ -30,7 +30,7 @@ pub struct Contract {
     /// Longest time that a CPU may be idle while a task waits that may run on this CPU. None if the
     /// scheduler gives no such guarantee.
     pub idle_grace: Option<Nanos>,
-    /// The scheduler may keep a CPU in the kernel for long (see `time.rs`).
+    /// Whether the scheduler may keep a CPU in the kernel for long (see `time.rs`).
     pub long_paths: bool,
 }
 

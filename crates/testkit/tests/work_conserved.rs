@@ -25,7 +25,7 @@ const TICK: Nanos = 4 * MS;
 struct Promise {
     scheduler: &'static str,
     bound: fn(&Topology, RandomLoad) -> Nanos,
-    /// The scheduler stays loaded when CPUs go off line and come back.
+    /// Whether the scheduler stays loaded when CPUs go off line and come back.
     hotplug: bool,
 }
 

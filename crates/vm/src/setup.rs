@@ -65,7 +65,7 @@ pub enum SetupError {
         /// The image.
         path: PathBuf,
     },
-    /// The suite offers the pinned version with other contents than the pinned ones.
+    /// Debian offers a package in the pinned version, but not with the pinned checksum.
     #[error(
         "{package}: its SHA-256 in the suite's index is {found}, not the one that was pinned for it: the archive is not to be trusted, or \
          the pin is wrong"

@@ -111,8 +111,8 @@ fn a_migration_leaves_the_sum_as_it_was() {
     assert!(moved >= 3, "{moved} waited");
 }
 
-/// A sleeping task may not wake up on the CPU where it went to sleep. When it wakes up on the other
-/// CPU, the scheduler removes its load from the first CPU.
+/// While a task sleeps, the test binds it to the other CPU. When the task wakes up on that CPU, the
+/// scheduler must remove its load from the first CPU.
 #[test]
 fn a_sleeper_takes_its_load_along() {
     let text = "duration = \"2s\"\n\

@@ -72,8 +72,8 @@ struct QueueSnapshot {
 
 pub struct Sums {
     pelt: bool,
-    /// The run has no sleeping tasks and no limits: a weight that is equal at two checks has not
-    /// changed between them.
+    /// Whether the run has no sleeping tasks and no limits. If so, a weight that is equal at two
+    /// checks has not changed between them.
     steady: bool,
     queue: StructLayout,
     group: StructLayout,

@@ -35,7 +35,8 @@ pub struct GangLayout {
     pub threads: u32,
     pub work: Work,
     pub bound: Bound,
-    /// The cgroups have three levels: a common parent, the gang, and a cgroup for each thread.
+    /// Whether the cgroups have three levels: a common parent, the gang, and a cgroup for each
+    /// thread.
     pub nested: bool,
     pub seed: u64,
 }

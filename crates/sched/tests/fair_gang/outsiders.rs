@@ -9,8 +9,8 @@ use super::{MACHINES, MS, PERIOD, TICK, WARM_UP, assert_attached, attached_with_
 struct Outsiders {
     /// Workload operations of each task, repeated for ever.
     ops: &'static str,
-    /// The tasks have a cgroup of their own; otherwise they are in the root, where each weighs as
-    /// much as a gang does on all its CPUs.
+    /// Whether the tasks have a cgroup of their own. If not, they are in the root, where each of
+    /// them weighs as much as a gang does on all its CPUs.
     grouped: bool,
 }
 

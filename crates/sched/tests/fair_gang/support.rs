@@ -16,9 +16,9 @@ pub struct Job {
     pub gang: bool,
     /// Workload operations before the work of each barrier interval.
     pub before: &'static str,
-    /// Threads do not meet at a barrier.
+    /// Whether the threads do without a barrier, at which they would meet.
     pub no_barrier: bool,
-    /// Each thread is in a cgroup of its own below the job's.
+    /// Whether each thread is in a cgroup of its own below the job's.
     pub nested: bool,
 }
 

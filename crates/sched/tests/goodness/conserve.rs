@@ -16,9 +16,9 @@ const MACHINES: [&str; 10] =
     ["1c", "2c", "3c", "2n2c2t", "4n2c1t", "p3-8way", "biglittle-4b4l", "2n8c1t", "4n4c2t", "64c"];
 
 /// Returns the longest allowed time from a task's wake-up until it runs: twice the exit latency of
-/// the deepest idle state, plus 130 us for the interrupt, the scan and kernel work on the way.
-/// In all modes but hamq, one tick is added. There, the scheduler predicts that a waker goes to
-/// sleep; if the waker does not, the scheduler notices at the waker's next tick (README, "Limits").
+/// the deepest idle state, plus 130 us for the interrupt, the scan and kernel work on the way. In
+/// all modes but hamq, one tick is added: the scheduler predicts that a waker goes to sleep; if the
+/// waker does not, the scheduler notices at the waker's next tick (README, "Limits").
 fn bound(k: &Kernel, mode: &str) -> u64 {
     let exits = k.machine.costs.idle.iter().map(|state| state.exit_latency_ns);
     let grace = 2 * exits.max().unwrap_or_default() + 130_000;
@@ -112,8 +112,9 @@ fn no_cpu_is_idle_beside_a_waiting_task() {
     assert!(broken.is_empty(), "{} broken:\n{}", broken.len(), broken.join("\n"));
 }
 
-/// A CPU that goes off line hands on its tasks, and may not kick another CPU. The scheduler still
-/// counts this CPU as idle after it has left.
+/// CPUs go off line and come back; no CPU may stay idle beside waiting work. A CPU that goes off
+/// line hands on its tasks but must not kick another CPU, and the scheduler still counts the CPU as
+/// idle after it has left.
 #[test]
 fn cpus_that_come_and_go_leave_no_cpu_idle_beside_work() {
     for seed in 1..=8 {

@@ -48,8 +48,8 @@ pub fn non_scx_kfunc(b: &mut TestMachine) {
     refused(b, "non_scx_kfunc_deny", &["tcp_congestion_ops"]);
 }
 
-/// Loads the object as far as possible; the load or attach error must name the form that is not
-/// modelled.
+/// Loads the object as far as possible. The error of the load or of the attach must name the form
+/// of the ops table, `sched_ext_ops_cid`, which is not modelled.
 fn cid_form(b: &mut TestMachine, object: &str, table: &str) {
     let mut open = b.open(object);
     let error = match b.try_load(&mut open) {
