@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Shared code of the benchmarks: one simulation from its three names, a host without a kernel, CPU
-//! time, peak memory.
+//! Shared code of the benchmarks: one simulation, made from the names of a scheduler, a workload
+//! and a machine; a host without a kernel; CPU time; peak memory.
 //!
 //! Owns: the construction and measurement of a case. Does not: judge; no benchmark asserts a time.
 //! Start at: `switches.rs`, next to this folder.

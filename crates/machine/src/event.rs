@@ -11,11 +11,11 @@
 //! instructions, however many it holds. The first lanes are for the most frequent kinds
 //! (`heads.rs`).
 //! *Heap*: events that are out of order by more than a few places, or belong to no lane, go to a
-//! 4-ary heap whose hole moves to the bottom first. `benches/event_queue.rs` compares the heap with
-//! `std::collections::BinaryHeap` on equal keys. With 1,000 events or more it took 0.4 to 0.9 of
-//! the time in every run; with 16 and 100 events 0.5 to 1.2 (on a busy machine; mostly below 1). An
-//! earlier form that compared on the way down was slower than the binary heap between 1,000 and
-//! 10,000 events.
+//! 4-ary heap. When its earliest event is removed, the hole first moves to the bottom.
+//! `benches/event_queue.rs` compares this heap with `std::collections::BinaryHeap` on equal keys.
+//! With 1,000 events or more, this heap took 0.4 to 0.9 of the binary heap's time in every run;
+//! with 16 and 100 events, 0.5 to 1.2 (on a busy machine; mostly below 1). An earlier form that
+//! compared on the way down was slower than the binary heap between 1,000 and 10,000 events.
 
 mod heads;
 mod ring;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! QEMU as a process: started with the other ends of our sockets, read by threads, and never left
-//! behind.
+//! QEMU as a process: it inherits the other ends of our sockets, threads read its output, and it
+//! never outlives this process.
 //!
 //! Owns: the child, its death with this process, the bounds on the output that is kept.
 //! Does not: decide when QEMU has run long enough.
 //!
 //! The kernel kills QEMU when the thread that started it ends (`PR_SET_PDEATHSIG`), however that
-//! happens; dropping its handle kills it too. QEMU has its own process group, so that Ctrl-C
+//! happens; dropping QEMU's handle kills it too. QEMU has its own process group, so that Ctrl-C
 //! reaches only this process.
 
 use std::fs::File;
