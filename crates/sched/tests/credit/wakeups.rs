@@ -100,8 +100,8 @@ fn one_idler_is_told_or_all_are() {
     assert!(all * 2 > one * 3, "{all} kicks, {one} if one idler is told");
 }
 
-/// Returns the machine with BPF code that takes no time. Where both rules decide alike, the cost of
-/// their code would be the only difference between the runs.
+/// Returns the machine with BPF code that takes no time, so that a run with the old rule and a run
+/// with the new rule are equal where both rules decide alike.
 fn free_of_bpf(machine: &str) -> Machine {
     let mut machine = Machine::resolve(machine).expect("a machine");
     let costs = &mut machine.costs;

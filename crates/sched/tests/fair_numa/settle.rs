@@ -124,8 +124,8 @@ pub struct NodeFigures {
 }
 
 impl NodeFigures {
-    /// Returns a percentage: the CPU time of a process on its main node, as a part of all CPU time
-    /// of this process, for the process with the smallest such part.
+    /// For each process, computes the part of its CPU time that it had on its main node. Returns
+    /// the smallest of these parts, as a percentage.
     pub fn together(&self) -> u64 {
         let part = |t: &Vec<u64>| t.iter().max().unwrap() * 100 / t.iter().sum::<u64>().max(1);
         self.time.values().map(part).min().expect("a process")

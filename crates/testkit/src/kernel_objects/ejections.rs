@@ -80,7 +80,7 @@ pub fn exit(b: &mut TestMachine) {
     }
 }
 
-/// A syscall program makes the scheduler exit.
+/// A syscall program makes the scheduler exit; the exit record must have the program's exit code.
 pub fn prog_run(b: &mut TestMachine) {
     background(b);
     let loaded = b.open_and_load("prog_run");
