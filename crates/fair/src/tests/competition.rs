@@ -196,6 +196,8 @@ fn a_new_weight_keeps_lag_in_time() {
         // The new weight of the task moves V, so the task's own lag may shrink. The lag must not
         // change sign or grow.
         assert!(after.lag_ns.abs() <= before.lag_ns.abs() + 1000, "{before:?} {after:?}");
+        let keeps_sign = after.lag_ns.abs() <= 1000 || (after.lag_ns < 0) == (before.lag_ns < 0);
+        assert!(keeps_sign, "{before:?} {after:?}");
         sim.check();
     }
 }
