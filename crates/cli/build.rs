@@ -14,7 +14,8 @@ fn main() {
     };
     let Some(commit) = git(&["rev-parse", "HEAD"]) else { return };
     println!("cargo:rustc-env=SCXLAB_COMMIT={commit}");
-    // Files that change with HEAD: HEAD itself, packed-refs, and the branch that HEAD names.
+    // A change of HEAD changes one of these files, and Cargo then runs this script again: HEAD
+    // itself, packed-refs, and the branch that HEAD names.
     for file in ["HEAD", "packed-refs"].map(str::to_owned).into_iter().chain(git(&[
         "symbolic-ref",
         "--quiet",

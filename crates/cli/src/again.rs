@@ -2,7 +2,8 @@
 //! `scxlab run --again`: stores a command with its results, runs it again, and compares the new
 //! results with the old ones.
 //!
-//! Owns: the folder's `request`, with the command and each file that the command read.
+//! Owns: the subfolder `request` of a results folder, which holds the command and each file that
+//! the command read.
 //!
 //! ```text
 //! DIR/request/command.json the command's words, the files that it read, the sysfs of this machine
@@ -41,7 +42,7 @@ struct Request {
 struct StoredFile {
     /// Path as the command named it.
     path: String,
-    /// Name of the copy in the folder.
+    /// Name of the file's copy in `request`.
     kept: String,
 }
 
@@ -189,7 +190,7 @@ fn simulated(results: &Value) -> Vec<Value> {
     whole
 }
 
-/// Describes the run and the first field that differs.
+/// Names the run, and describes the first field that differs between its stored and its new result.
 fn difference(before: Option<&Value>, now: Option<&Value>) -> String {
     let (Some(before), Some(now)) = (before, now) else {
         return "the number of simulated runs differs".to_owned();

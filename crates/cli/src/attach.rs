@@ -79,7 +79,7 @@ fn ejected(name: &str, exit: &Exit) -> CliError {
 
 /// Counters since the scheduler was attached.
 struct Counters {
-    /// Calls and total ns, by operation.
+    /// Number of calls and their total time in ns, by operation.
     ops: BTreeMap<String, (u64, u64)>,
     events: BTreeMap<String, u64>,
     /// The scheduler's own counters.

@@ -161,7 +161,7 @@ impl EnvCompleter for Bash {
         current_dir: Option<&Path>,
         buf: &mut dyn Write,
     ) -> io::Result<()> {
-        // The script of `write_registration` sets both variables.
+        // The script that `write_registration` writes sets both environment variables.
         let index = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|text| text.parse().ok());
         let separator = std::env::var("_CLAP_IFS").unwrap_or_else(|_| "\n".to_owned());
         let (args, index) = joined(args, index.unwrap_or_default());
@@ -175,8 +175,8 @@ impl EnvCompleter for Bash {
     }
 }
 
-/// Joins words around a `=`. Returns the joined words, and among them the index of the word that
-/// contains word `index`.
+/// Joins the words that bash has split at a `=`. Returns the new list of words, and the index in it
+/// of the word that contains the original word `index`.
 fn joined(words: Vec<OsString>, index: usize) -> (Vec<OsString>, usize) {
     let mut all: Vec<OsString> = Vec::new();
     let mut at = 0;

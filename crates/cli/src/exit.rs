@@ -53,7 +53,8 @@ pub enum CliError {
     HostMachine {
         machine: String,
     },
-    /// QEMU would number the machine's CPUs differently, and cases name CPUs by number.
+    /// A machine for conformance cases whose CPUs QEMU would number differently. Cases name CPUs by
+    /// number.
     Numbering {
         machine: String,
     },
@@ -64,7 +65,7 @@ pub enum CliError {
     NothingToAttach {
         name: String,
     },
-    /// An attached scheduler left by itself.
+    /// The scheduler that `scxlab attach` attached exited by itself.
     Left {
         name: String,
         kind: String,
@@ -359,7 +360,7 @@ fn of_live(error: &LiveError) -> Code {
 
 fn of_prepare(error: &PrepareError) -> Code {
     match error {
-        // The command line names the ops table and the knobs.
+        // A usage error, because the command line names the ops table and the knobs.
         PrepareError::NoTable { .. } | PrepareError::Knob { .. } => Code::Usage,
         PrepareError::Object(_) | PrepareError::NoScheduler { .. } => Code::Input,
         PrepareError::Recipe(e) => of_recipe(e),
@@ -368,8 +369,8 @@ fn of_prepare(error: &PrepareError) -> Code {
 
 fn of_recipe(error: &RecipeError) -> Code {
     match *error.what {
-        // The command line chose a machine that does not suit the scheduler, or lists a CPU that
-        // the machine lacks.
+        // A usage error, because the command line chose a machine that does not suit the scheduler,
+        // or lists a CPU that the machine lacks.
         RecipeErrorKind::Required(_) | RecipeErrorKind::Cpus { .. } => Code::Usage,
         _ if error.unmodelled().is_some() => Code::Unmodelled,
         _ => Code::Input,
@@ -401,7 +402,7 @@ fn of_sim(error: &SimError) -> Code {
 
 fn of_link(error: &LinkError) -> Code {
     match error.what {
-        // Another kernel may have the missing function, so the object may be correct.
+        // Not an error in the object: a real kernel may have the function that the simulator lacks.
         LinkErrorKind::MissingExterns(_) => Code::Unmodelled,
         _ => Code::Input,
     }

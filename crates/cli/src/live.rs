@@ -112,8 +112,9 @@ pub fn runs(
     }
 }
 
-/// Maximum time for a guest to boot and to end, and in `RUN_PATIENCE` for each run in addition to
-/// twice the run's length. Emulation is slow, and many times slower under other load of the host.
+/// A guest's maximum wall time is `PATIENCE` for its boot and its end and, for each run,
+/// `RUN_PATIENCE` plus twice the run's length. Emulation is slow, and many times slower under other
+/// load of the host.
 const PATIENCE: Duration = Duration::from_secs(300);
 const RUN_PATIENCE: Duration = Duration::from_secs(60);
 

@@ -106,7 +106,7 @@ impl Files {
     }
 }
 
-/// Way in which a path is written.
+/// Way in which the file at a path is written.
 enum OutputPath {
     /// An existing device or pipe, which is written to directly.
     Stream,

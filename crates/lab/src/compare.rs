@@ -60,8 +60,9 @@ pub fn column(runs: &[Run], value: impl Fn(&Run) -> Option<f64>) -> Column {
     runs.iter().map(|run| value(run).filter(|_| run.counts)).collect()
 }
 
-/// Returns how `treated` changes against `baseline`. On one target the runs are paired by seed, and
-/// both runs of a pair must count. On different targets the samples are independent.
+/// Returns the change from the runs `baseline` to the runs `treated`, whose values are `a` and `b`.
+/// Runs on the same target are paired by seed; a pair in which a value is None is left out. Runs on
+/// different targets are compared as two independent samples.
 pub fn change_of(
     baseline: &[Run],
     treated: &[Run],

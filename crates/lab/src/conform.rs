@@ -41,8 +41,9 @@ pub struct Difference {
     pub about: String,
     /// Number of operations before the difference, which both kernels called.
     pub same: usize,
-    /// The next operation of the simulated kernel, and in `real` of the real one; None if that
-    /// kernel's sequence ends here. If the exits differ, the two exit kinds.
+    /// The operation at this point in the simulated kernel, and in `real` the one in the real
+    /// kernel; None if that kernel's sequence has ended. For the subject `exit`, the fields hold
+    /// the two exit kinds.
     pub sim: Option<String>,
     pub real: Option<String>,
 }

@@ -265,8 +265,8 @@ impl RecipeError {
         RecipeError { recipe, line, what: Box::new(what), advice: String::new() }
     }
 
-    /// Adds the versions that the recipe is for, if the error shows that the object is not of one
-    /// of them.
+    /// Adds advice to the error if the error shows that the object is of another version: the
+    /// versions that the recipe is for, and the user's alternatives.
     fn advised(mut self, recipe: &Recipe) -> RecipeError {
         let lacks = match &*self.what {
             RecipeErrorKind::Global(e) => {
@@ -293,7 +293,8 @@ impl Action {
     fn needs_loaded(&self) -> bool {
         match self {
             Action::InnerMaps(_) | Action::Run(_) | Action::Update(_) | Action::Attach => true,
-            // Memory at an address exists only once a program has run.
+            // An assignment to an address needs a loaded object, because the memory there exists
+            // only once a program has run.
             Action::Set(all) => all.iter().any(|a| a.target.at.is_some()),
             _ => false,
         }

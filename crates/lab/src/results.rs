@@ -95,7 +95,7 @@ pub struct MachineEntry {
     pub name: String,
     pub description: String,
     pub nr_cpus: usize,
-    /// Hash of everything that can change a run.
+    /// Hash of all properties of the machine that can change a run.
     pub fingerprint: String,
 }
 

@@ -136,7 +136,7 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// Kind of a scheduler that stayed.
+    /// Exit kind of a scheduler that stayed until the end of the run.
     pub const NONE: &'static str = "none";
 
     pub fn none() -> Self {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The simulated half of every conformance case runs, loses no entry, and is deterministic. BLESS=1
-//! writes the results beside the cases, so that review shows a change of the simulator even where
-//! no virtual machine is available.
+//! Tests that the simulated half of every conformance case runs, loses no entry, is deterministic,
+//! and gives the operations in `cases/conform/simulated.txt`. This file makes a change of the
+//! simulator visible in review, even where no virtual machine is available. `BLESS=1` rewrites it.
 
 use std::path::Path;
 use std::sync::Arc;

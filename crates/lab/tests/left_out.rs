@@ -55,9 +55,9 @@ fn a_frontend_that_decides_is_missed() {
     assert_eq!(left_out(&object, |_, _| true), [frontend]);
 }
 
-/// A scheduler that runs as a whole gets no mark. All shipped schedulers and the kernel's own
-/// examples and selftests do so, except those with a program that only user space can start or a
-/// queue that only user space fills.
+/// A report lists nothing for a scheduler that runs as a whole. All shipped schedulers and the
+/// kernel's own examples and selftests run as a whole, except those with a program that only user
+/// space can start or a queue that only user space fills.
 #[test]
 fn nothing_is_said_of_a_scheduler_that_runs_whole() {
     for shipped in scxlab_sched::shipped() {

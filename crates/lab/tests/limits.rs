@@ -41,8 +41,8 @@ fn run(scheduler: &str, engine: Engine, max_memory: u64) -> Run {
 #[test]
 fn a_run_that_takes_too_much_memory_ends() {
     const MIB: u64 = 1 << 20;
-    // Kinds of memory that `eats` selects: hash elements, values of a queue, arena pages, DSQs,
-    // objects.
+    // The knob `eats` selects the kind of memory that the scheduler takes: hash elements, values of
+    // a queue, arena pages, DSQs or objects.
     for eats in 1..=5 {
         let scheduler = format!("glutton,eats={eats},bites=200");
         let limited = run(&scheduler, Engine::Jit, 48 * MIB);

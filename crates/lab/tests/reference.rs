@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Pages and the JSON schema follow from what is declared in code: metrics, kinds of ends, knobs.
-//! `BLESS=1 cargo test -p scxlab-lab --test reference` rewrites what is stale.
+//! Tests that pages and the JSON schema of the results agree with the declarations in code: of
+//! metrics, of the kinds of a run's end, and of knobs.
+//! `BLESS=1 cargo test -p scxlab-lab --test reference` rewrites stale parts.
 
 use std::fmt::Write;
 use std::fs;
@@ -124,7 +125,8 @@ fn the_schema_is_fresh() {
 const NS: &str = "metric_ns";
 const ONE: &str = "metric_1";
 
-/// Returns the schema's rules for names, and for patterns of names.
+/// Returns what the JSON schema of the results says of a run's metrics: `properties`, by name, and
+/// `patternProperties`, by a pattern for names that have a variable part.
 fn metrics_by_name() -> (Map<String, Value>, Map<String, Value>) {
     let (mut single, mut families) = (Map::new(), Map::new());
     for metric in metric::all() {

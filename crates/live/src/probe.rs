@@ -103,7 +103,7 @@ pub struct Window(MapHandle);
 impl Window {
     /// Sets start and end, on CLOCK_MONOTONIC in ns.
     pub fn set(&self, from: u64, until: u64) -> Result<(), LiveError> {
-        // The two variables of the probe's `.data` section, in order.
+        // The probe's `.data` section consists of these two variables, in this order.
         let bytes: Vec<u8> = [from, until].iter().flat_map(|at| at.to_ne_bytes()).collect();
         let set = self.0.update(&0u32.to_ne_bytes(), &bytes, MapFlags::ANY);
         set.map_err(|e| LiveError::Probe(format!("its window: {e}")))
@@ -166,7 +166,7 @@ impl Probe {
         Ok(Probe { object, _links: links })
     }
 
-    /// Returns the window that selects the measured period.
+    /// Returns the `Window` with which the caller sets the measured period.
     pub fn window(&self) -> Result<Window, LiveError> {
         let failed = |why: String| LiveError::Probe(format!("its window: {why}"));
         let data = self.object.maps().find(|m| m.name().to_string_lossy().ends_with(".data"));

@@ -309,8 +309,7 @@ fn cache_line() -> u64 {
 }
 
 impl Program {
-    /// Replaces each CPU number in the program by `to` of the number, for a machine with other CPU
-    /// numbers.
+    /// Replaces each CPU number n in the program by `to(n)`, for a machine with other CPU numbers.
     pub fn map_cpus(&mut self, to: &dyn Fn(u32) -> u32) {
         let lists = self.cgroups.iter_mut().filter_map(|c| c.cpus.as_mut());
         for list in lists.chain(self.threads.iter_mut().filter_map(|t| t.cpus.as_mut())) {

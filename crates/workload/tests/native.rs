@@ -2,7 +2,8 @@
 //! Tests that run small programs on the real kernel. They check order, causality and counts. They
 //! check no durations, except that an op takes at least its minimum time.
 //!
-//! The tests use no harness, because `native::run` starts this binary again as its own process.
+//! The tests do not use Rust's test harness, because `native::run` executes this binary again, and
+//! `child_main` must then be the first call in `main`.
 
 mod native {
     pub mod basics;

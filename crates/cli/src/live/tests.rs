@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Replies and failures of a guest have the same meaning on the host.
+//! Tests that the host gets a guest's replies and failures unchanged, and that a malformed reply is
+//! an internal error.
 
 use scxlab_lab::prepare::PrepareError;
 

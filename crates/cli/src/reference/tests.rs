@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The reference page is up to date, and the flags are consistent.
+//! Tests that `docs/reference/flags.md` is up to date, and that the flags are consistent.
 
 use std::fmt::Write;
 use std::fs;

@@ -18,8 +18,8 @@ pub struct Quantity<'a> {
 }
 
 impl Quantity<'_> {
-    /// Returns the unit that the quantity's name implies. Bounds need it, because they are
-    /// formatted without runs.
+    /// Returns the unit that the quantity's name implies. The text of a bound needs it, because no
+    /// run gives the bound's unit.
     pub fn unit(&self) -> &'static str {
         if self.cgroup.is_some() || self.task.is_some() || self.metric == "idle" {
             return if self.metric == "migrations" { "1" } else { "%" };

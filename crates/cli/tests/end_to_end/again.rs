@@ -37,7 +37,8 @@ fn traces(folder: &Path) -> BTreeMap<OsString, Vec<u8>> {
 fn a_run_is_made_again_from_its_folder_alone() {
     let (before, after) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     made(before.path());
-    // Only the results folder is left, under another name.
+    // The results folder moves to another place and gets another name, so the repeated command can
+    // read nothing else.
     fs::rename(before.path().join("first"), after.path().join("kept")).unwrap();
     let again = |args: &[&str]| {
         let mut all = vec!["run", "--again", "kept"];
@@ -76,7 +77,8 @@ fn another_result_is_said() {
     assert!(said.contains("vtime with seed 1: "), "{said}");
 }
 
-/// Results that an earlier scxlab wrote have `together_permille` for `coscheduled_permille`.
+/// An earlier scxlab wrote the field `coscheduled_permille` under the name `together_permille`.
+/// Such results count as equal to new ones.
 #[test]
 fn results_with_the_old_name_of_a_field_are_the_same() {
     let folder = tempfile::tempdir().unwrap();

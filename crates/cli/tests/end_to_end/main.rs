@@ -410,7 +410,7 @@ fn verdicts_tell_an_effect_from_noise() {
     let switches = verdict("context_switches");
     assert_eq!(switches["verdict"], "different");
     assert!(switches["low"].as_f64().unwrap() > 0.5, "{switches}");
-    // Both CPUs are saturated under either slice.
+    // The busy time hardly changes, because the hogs saturate both CPUs with either slice.
     let busy = verdict("cpu_busy");
     assert!(busy["relative"].as_f64().unwrap().abs() < 0.02, "{busy}");
     let one = json(&[
@@ -440,7 +440,8 @@ fn what_a_scheduler_counts_is_in_its_results() {
     let results = json(&args);
     check_schema(&results);
     let runs = results["runs"].as_array().unwrap();
-    // Each waking task finds an idle CPU, so only `tickle=old` also tickles busy CPUs.
+    // Each waking task finds an idle CPU. With `tickle=new`, the scheduler then kicks ("tickles")
+    // only idle CPUs; with `tickle=old`, it may also kick a busy CPU.
     let preempted =
         |run: &Value| run["metrics"]["sched.tickle_preempt"]["value"].as_f64().expect("counted");
     assert!(preempted(&runs[0]) >= 1.0 && preempted(&runs[1]) == 0.0, "{runs:?}");

@@ -18,7 +18,7 @@ pub struct Drawn {
     pub track: String,
     pub kind: Type,
     pub name: String,
-    /// Arguments in text form.
+    /// Values of the event's arguments as text, by name.
     pub args: BTreeMap<String, String>,
 }
 
@@ -26,7 +26,7 @@ pub struct Drawn {
 #[derive(Default)]
 pub struct Seen {
     pub packets: usize,
-    /// CPUs that switched to a task.
+    /// CPUs with a switch to a task other than the idle task.
     pub cpus: BTreeSet<u32>,
     /// Names of the tasks that ran.
     pub ran: BTreeSet<String>,

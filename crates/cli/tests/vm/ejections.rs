@@ -46,7 +46,8 @@ fn leavers(bench: &Bench) -> Vec<Leaver> {
     ] {
         all.push(Leaver { scheduler: object(name), kind: "error", code: 0, says });
     }
-    // The points at which `exit` can exit: select_cpu, enqueue, dispatch, enable, init_task, init.
+    // The kernel's selftest scheduler `exit` exits in the operation that `exit_point` selects:
+    // select_cpu, enqueue, dispatch, enable, init_task or init.
     for (point, says) in ["0", "1", "2", "3", "4", "5"].into_iter().enumerate() {
         let scheduler = format!("{},exit_point={point}", object("exit"));
         all.push(Leaver { scheduler, kind: "unreg_bpf", code: point as i64, says });

@@ -55,7 +55,7 @@ struct Got {
 struct Read {
     /// Tasks by name.
     tasks: BTreeMap<String, Got>,
-    /// Switches whose previous task differs from the CPU's current task.
+    /// Switches whose previous task is not the task to which the CPU switched last.
     broken: Vec<String>,
     cpus: BTreeSet<u32>,
     /// Number of sched_switch events, and in `wakeups` the number of sched_waking events.

@@ -123,8 +123,8 @@ impl Case {
         let mut text = "tracer".to_owned();
         for (name, value) in &self.knobs {
             let value = match value {
-                // A single letter is the value of a knob of one byte, which takes the character
-                // code.
+                // A single letter stands for its character code, which is the value of a knob of
+                // one byte.
                 toml::Value::String(s) if s.len() == 1 => s.as_bytes()[0].to_string(),
                 toml::Value::String(s) => s.clone(),
                 other => other.to_string(),

@@ -46,7 +46,7 @@ fn quantiles_are_present_when_samples_support_them() {
     assert_eq!(names(1), wanted.map(|(q, v)| (format!("lock_wait_{q}"), v)).collect::<Vec<_>>());
 }
 
-/// With fewer than 10,000 samples, p99.99 would be the largest sample.
+/// With fewer than 10,000 samples, p99.99 is absent, because it would be the largest sample.
 #[test]
 fn p99_99_needs_ten_thousand_samples() {
     let value = |count| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Knobs, recipes and tables as the user names them.
+//! Tests of the preparation of schedulers with the knobs, recipes and tables that a user names.
 
 use super::*;
 

@@ -103,7 +103,8 @@ impl Vars {
     }
 }
 
-/// Returns the indices of a place that consists of indices only.
+/// Returns the indices of a place in a variable of a recipe. Refuses a field, because such a
+/// variable has none.
 pub fn indices(name: &str, steps: &[PathStep]) -> Result<Vec<i128>, ExprError> {
     let index = |step: &PathStep| match step {
         PathStep::Index(index) => Ok(*index),

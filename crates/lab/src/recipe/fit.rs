@@ -86,7 +86,8 @@ impl Absent {
         !named.optional || has(&named.name) || self.is_absent(&named.name)
     }
 
-    /// Records the name and returns false, because the part is not kept.
+    /// Records the name of a part that the object lacks. Returns false, because the part is not
+    /// kept.
     fn is_absent(&mut self, name: &str) -> bool {
         if !self.0.iter().any(|known| known == name) {
             self.0.push(name.to_owned());

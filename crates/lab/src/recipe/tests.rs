@@ -205,14 +205,14 @@ fn variables_keep_numbers_and_tables() {
         set = { slice_ns = 'sum * next', 'last_peer[square[2]]' = 'pair[2][1]' }";
     let open = apply(body, &[]).unwrap();
     let get = |path: &str| open.globals.get(path).unwrap();
-    // 1240 is the sum of the squares below 16².
+    // 1240 is the sum of the squares of 0 to 15, the numbers of the machine's CPUs.
     assert_eq!((get("slice_ns"), get("last_peer[4]")), ("1240".into(), "21".into()));
     let error = |step: &str| apply_error(&format!("[[step]]\nlet = {{ 't[1]' = 5 }}\n{step}"));
     let unassigned = error("[[step]]\nset = { slice_ns = 't[2]' }");
     assert!(unassigned.contains("`t[2]` has no value: nothing was assigned to it"), "{unassigned}");
     assert!(error("[[step]]\nset = { slice_ns = 't.a' }").contains("has no fields"));
     assert!(error("[[step]]\nset = { slice_ns = 'tt[1]' }").contains("did you mean t"));
-    // A variable of the recipe is not a variable of the object.
+    // `set` looks up the object's variables only, and so does not find a variable of the recipe.
     assert!(error("[[step]]\nset = { 't[1]' = 3 }").contains("no variable `t`"));
     assert!(error("[[step]]\nlet = { 'x?' = 3 }").contains("no variable of a recipe"));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Known values, and the verdict on noise.
+//! Tests of the statistics on known values, and of the verdict on noise.
 
 use super::*;
 
@@ -33,13 +33,15 @@ fn a_summary_is_the_textbook_one() {
 
 #[test]
 fn pairing_takes_out_what_seeds_have_in_common() {
-    // Seeds differ by a factor of two; the treatment adds 10 % to each.
+    // The baseline's values differ between seeds by up to a factor of two; the treatment adds 10 %
+    // to each value.
     let pairs = [(100.0, 110.0), (200.0, 220.0), (150.0, 165.0)];
     let c = change(&pairs);
     near(c.relative.unwrap(), 0.1, 1e-12);
     near(c.low.unwrap(), 0.1, 1e-9);
     assert_eq!(c.verdict, Verdict::Different);
-    // Pairing the same values in another order leaves them no common effect of the seed.
+    // If the same values are paired in another order, the two values of a pair no longer share an
+    // effect of the seed, and the change is lost in noise.
     let c = change(&[(100.0, 220.0), (200.0, 165.0), (150.0, 110.0)]);
     near(c.relative.unwrap(), 0.1, 1e-12);
     assert_eq!(c.verdict, Verdict::Noise);
@@ -61,7 +63,7 @@ fn what_cannot_be_said_is_not_said() {
     assert_eq!(change(&[(1.0, 2.0)]).relative, Some(1.0));
     assert_eq!((change(&[]).verdict, change(&[]).relative), (Verdict::NoRuns, None));
     assert_eq!(change(&[(5.0, 5.0), (7.0, 7.0)]).verdict, Verdict::Equal);
-    // With a baseline of 0 there is no ratio, but there is a difference.
+    // With a baseline of 0 there is no ratio; the verdict then comes from the difference.
     let c = change(&[(0.0, 4.0), (0.0, 5.0), (0.0, 6.0)]);
     assert_eq!((c.relative, c.verdict), (None, Verdict::Different));
     assert_eq!(change(&[(0.0, 0.0), (0.0, 0.0)]).verdict, Verdict::Equal);

@@ -214,7 +214,7 @@ pub struct WaitState {
 }
 
 impl WaitObject {
-    /// All objects, indexed by their discriminants.
+    /// All kinds of objects, each at the index of its discriminant.
     pub const ALL: [WaitObject; 11] = [
         WaitObject::Nothing,
         WaitObject::Mutex,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A kernel for tests: N equal CPUs, one queue, round robin with a 1 ms slice, and no other costs.
 //!
-//! Owns: a faithful implementation of the contract of `Sys` (wake-ups and spin stops are
-//! remembered, charges delay the caller). Does not: model anything. The mock asserts that a
-//! behaviour keeps its own side of the contract.
+//! Owns: a faithful implementation of the contract of `Sys`. For example, a wake-up of a task that
+//! does not sleep takes effect at the task's next sleep, and charges delay the caller. The mock
+//! also asserts that a behaviour keeps its own side of the contract.
+//! Does not: model a real kernel's costs or policies.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -14,8 +14,9 @@ pub(super) const NO_THREAD: u32 = u32::MAX;
 /// A time that no run reaches.
 pub(super) const NEVER: Nanos = Nanos::MAX;
 
-/// Object that a thread waits for. The thread sets it when it blocks, and the thread that completes
-/// the operation clears it. The thread itself clears `Until`.
+/// Object or time that a thread waits for. The thread sets it when it blocks. The thread that
+/// completes the operation clears it; the waiting thread itself clears `Until`, the wait for a
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     None,

@@ -183,7 +183,7 @@ fn limit(path: &Path, def: &CgroupDef) -> Result<(), SetupError> {
         write(path, "cpu.weight", &def.weight.to_string())?;
     }
     if let Some(quota) = def.quota {
-        // The kernel's files take microseconds.
+        // The kernel's files take times in microseconds.
         write(path, "cpu.max", &format!("{} {}", quota.0 / 1000, def.period.0 / 1000))?;
         if def.burst.0 > 0 {
             write(path, "cpu.max.burst", &(def.burst.0 / 1000).to_string())?;

@@ -64,8 +64,8 @@ fn task(tables: &Tables, slot: &Slot) -> NativeTask {
     let since = |f: fn(&Counts) -> &std::sync::atomic::AtomicU64| {
         f(after).load(Relaxed).saturating_sub(f(before).load(Relaxed))
     };
-    // The records hold `wait` and `migrations` plus one, and 0 if they are unknown. The counts of a
-    // forked thread began at zero.
+    // The shared memory holds `wait` and `migrations` plus one; 0 means unknown. The kernel's
+    // counts for a forked thread begin at zero with the thread, so nothing is subtracted from them.
     let known = |f: fn(&Counts) -> &std::sync::atomic::AtomicU64| {
         let first = if forked { Some(0) } else { f(before).load(Relaxed).checked_sub(1) };
         Some(f(after).load(Relaxed).checked_sub(1)?.saturating_sub(first?))

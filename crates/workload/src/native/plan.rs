@@ -76,7 +76,7 @@ pub struct Tables {
     pub pipes: Vec<PipeTable>,
     pub masks: Vec<Box<Mask>>,
     pub all_cpus: Box<Mask>,
-    /// Indexed like the program's `set_xattr` ops.
+    /// Arguments for the `set_xattr` ops, indexed like `compiled.tables.xattrs`.
     pub xattrs: Vec<XattrCall>,
     pub nr_slots: u32,
     pub max_loops: u32,

@@ -22,7 +22,8 @@ const POLL: Duration = Duration::from_micros(500);
 
 const WORDS: usize = 2;
 
-/// The caller gives the signal to one run and waits on it in another thread.
+/// The signal that a run's threads are released. The caller gives it to one run, and waits for it
+/// in another thread.
 #[derive(Clone, Debug)]
 pub struct StartSignal {
     words: Arc<File>,
@@ -88,8 +89,9 @@ impl PartialEq for StartSignal {
 
 impl Eq for StartSignal {}
 
-/// Writes the words, in the director, which releases the threads at the time `from`. On failure the
-/// words stay zero, which a reader notices.
+/// Writes the start time `from` and the time `until` at which the duration will be over. The
+/// director calls this before it releases the threads. On failure both words stay zero, which a
+/// reader notices.
 pub(super) fn tell(fd: RawFd, from: Nanos, until: Nanos) {
     let Ok(at) = sys::map_shared(fd, size_of::<[AtomicU64; WORDS]>()) else { return };
     // SAFETY: the mapping is a page, has room for the words and stays mapped; other accesses are

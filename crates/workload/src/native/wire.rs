@@ -51,7 +51,7 @@ pub fn write_report(report: &Result<NativeReport, SetupError>) -> bool {
     out.write_all(&text).and_then(|()| out.flush()).is_ok()
 }
 
-/// Reads the report. None: the director wrote none.
+/// Reads the report; None if the director wrote no complete report.
 pub fn read_report(file: &mut File) -> Option<Result<NativeReport, SetupError>> {
     serde_json::from_str(&text_of(file)).ok()
 }

@@ -185,7 +185,7 @@ impl Thread {
         slot.nice.store(def.nice.into(), Relaxed);
         let mask = tables.templates[self.template as usize].mask.as_ref();
         match mask {
-            // A forked thread has its parent's affinity.
+            // A forked thread without a mask of its own keeps its parent's affinity.
             None if forked || !tables.plan.restrict => Ok(()),
             mask => sys::set_affinity(mask.unwrap_or(&tables.all_cpus)),
         }

@@ -41,7 +41,7 @@ impl CpuList {
         self.0.iter().flat_map(|&(first, last)| first..=last)
     }
 
-    /// Returns the set with each CPU number replaced by `to` of the number.
+    /// Returns the set with each CPU number n replaced by `to(n)`.
     pub fn map(&self, to: &dyn Fn(u32) -> u32) -> CpuList {
         let mapped = self.iter().map(|cpu| (to(cpu), to(cpu)));
         CpuList::from_ranges(mapped).unwrap_or_else(|| self.clone())

@@ -54,8 +54,8 @@ const TYPES: [(&str, ResourceType); 18] = [
     ("sem", ResourceType::Other),
 ];
 
-/// Declared resources by name: the type, and the condition that is the `target`, for example of a
-/// signal.
+/// The declared resources by name. Each has a type and, if it is for example a signal, the
+/// condition that it names as its `target`.
 #[derive(Clone, Debug, Default)]
 pub struct Resources(BTreeMap<String, (ResourceType, Option<String>)>);
 

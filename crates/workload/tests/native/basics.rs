@@ -167,7 +167,8 @@ fn a_calibration_can_be_shared() {
         |calibration| NativeConfig { calibration: Some(calibration), ..NativeConfig::default() };
     let first = run_with(text, shared(measured));
     assert_eq!(first.calibration, measured);
-    // This calibration gives four times as many iterations for the same work.
+    // This calibration gives four times as many iterations for the same work, so the thread must
+    // use more CPU time.
     let more = Calibration { iterations: measured.iterations * 4, ..measured };
     let second = run_with(text, shared(more));
     assert!(task(&second, "a").run_ns > task(&first, "a").run_ns);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Precedence, arithmetic at its limits, and malformed input.
+//! Tests of formulas: precedence, arithmetic at its limits, and malformed input.
 
 use super::*;
 

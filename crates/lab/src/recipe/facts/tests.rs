@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Facts of known machines, and their presence on the reference page.
+//! Tests of the facts of known machines, and of the reference page, which must list every fact.
 
 use std::sync::Arc;
 
@@ -64,8 +64,8 @@ fn facts_of_a_two_node_machine() {
         ("log2(17)", 4),
         ("log2(0)", -1),
         ("idle_exit_ns(0) >= 0 && nr_idle_states > 0", 1),
-        // The innermost loop variable, a variable with the name of a parameter, an element of a
-        // table, a type's size, and a variable of the object.
+        // The remaining formulas use the innermost loop variable, a variable with the name of a
+        // parameter, an element of a table, a type's size, and a variable of the object.
         ("cpu", 5),
         ("two", 2),
         ("table[1][two]", 12),
@@ -84,7 +84,7 @@ fn the_fastest_cpus_come_first() {
     let fast = value("hybrid-8p8e", "by_capacity(0)").unwrap();
     assert!(capacity(fast) > capacity(slow));
     assert_eq!(value("hybrid-8p8e", "asymmetric"), Ok(1));
-    // A core of one thread has no sibling.
+    // `sibling` is -1 for a CPU whose core has one thread.
     assert_eq!(value("2n4c1t", "sibling(1)"), Ok(-1));
 }
 
