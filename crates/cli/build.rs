@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Passes the commit that the program is built from to the program, for the manifests of results.
-//! Outside a git repository, the program has no commit.
+//! Stores in the program the commit from which it is built, for the manifests of results. A program
+//! that is built outside a git repository has no commit.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `scxlab gang`: switches and lists gangs.
+//! `scxlab gang`: makes cgroups of this machine gangs or ordinary cgroups, and lists the gangs.
 
 use anyhow::Result;
 use scxlab_live::gang::Gangs;

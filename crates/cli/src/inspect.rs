@@ -125,7 +125,7 @@ fn knobs(knobs: &[Knob]) -> String {
     text
 }
 
-/// Shortens a long array; a run's manifest has the whole value.
+/// Shortens the text of a long array. A run's manifest has the whole text.
 fn shortened(value: &str) -> Cow<'_, str> {
     const SHOWN: usize = 60;
     let cut = value.char_indices().nth(SHOWN).and_then(|(at, _)| value[..at].rfind(", "));

@@ -3,7 +3,7 @@
 //! this form.
 //!
 //! Owns: the form of a result; names and units are stable (`docs/reference/results.schema.json`).
-//! Does not: know which target made it.
+//! Does not: know which target made the run.
 
 use std::borrow::Cow;
 

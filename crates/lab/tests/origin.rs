@@ -94,7 +94,8 @@ const WRONGS: [(u32, &str, &str, &str); 13] = [
     (12, "ops.init() failed (-5)", "returned by ops.init()", "lapse_init"),
 ];
 
-/// The check runs on several machines, each with another seed, and with both engines.
+/// The report on an error names the right line on each of several machines with different seeds,
+/// and with both engines.
 #[test]
 fn an_error_names_the_line_that_makes_it() {
     for (nth, machine) in ["1n2c1t", "1n2c2t", "2n2c1t"].into_iter().enumerate() {
@@ -229,7 +230,8 @@ fn a_stall_names_the_queue_and_the_line_that_put_the_task_there() {
         let begin = "on no DSQ: held by the scheduler since ops.enqueue(): lapse_enqueue (";
         assert!(exit.origin[1].starts_with(begin), "{exit:#?}");
         assert!(exit.dump.contains("\n  #0 lapse_enqueue ["), "{exit:#?}");
-        // The task waits behind a task with an endless slice.
+        // // The task waits behind a task with an endless slice, so the report names that running
+        // task.
         let exit = stalled(2, machine, "0", seed).exit;
         let place = &exit.origin[1];
         let begin = "on local DSQ of CPU 0 at its head, while fed[";

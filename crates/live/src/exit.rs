@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A scheduler's exit from a real kernel, with the names of simulated exits.
+//! A scheduler's exit from a real kernel, in the form and with the names of a simulated exit.
 //!
 //! Owns: the mapping of exit kinds, and reading of the kernel's log for schedulers that do not
 //! record their exit in `struct user_exit_info`.

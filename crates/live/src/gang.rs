@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The gang switch of cgroups: an extended attribute of a cgroup's directory.
+//! The gang switch of a cgroup, which is an extended attribute of the cgroup's directory. A
+//! scheduler that knows gangs runs a gang's tasks at the same time.
 //!
 //! Owns: the attribute's name and values. `scxlab gang`, `setfattr` or a workload file may set the
 //! attribute. A scheduler that schedules gangs reads the attribute itself, so no other channel is

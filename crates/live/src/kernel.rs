@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The running kernel: its release, types, and the state of sched_ext in sysfs.
 //!
-//! Owns: reading. Does not: change anything.
+//! Owns: the reading of these facts. Does not: change anything in the kernel.
 
 use std::fs;
 use std::path::Path;

@@ -25,7 +25,7 @@ fn key(task: &NativeTask) -> (u32, String) {
     (task.tid as u32, task.name.chars().take(15).collect())
 }
 
-/// Returns the result of a task that only the probe knows.
+/// Returns the result of a task that only the probe knows, because the workload is a command.
 fn seen_task(task: &TaskSum, counters: &Counters) -> TaskResult {
     TaskResult {
         name: task.name.clone(),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! An attached scheduler on the running kernel, from attach to detach.
 //!
-//! Owns: the link. When the link is dropped or this process ends in any way, the kernel moves every
-//! task back into its default class.
+//! Owns: the BPF link that keeps the scheduler attached. When the link is dropped or this process
+//! ends in any way, the kernel moves every task back into its default class.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The errors in a workload's input, with their place in the file.
 //!
-//! Owns: the messages. Each says what would be correct.
+//! Owns: the messages. Each message says what would be correct.
 
 use std::fmt;
 

@@ -5,7 +5,7 @@
 //! executor (`exec`). The differences are listed in `docs/internals/native.md`. This half of the
 //! crate reads clocks, makes threads, and uses unsafe code for system calls and shared memory;
 //! nothing simulated uses it.
-//! Does not: attach schedulers; trace.
+//! Does not: attach schedulers, or record traces.
 //!
 //! ```text
 //!   caller --plan--> director (this program, executed again) --clone--> one process per process name

@@ -425,7 +425,8 @@ impl StepFile {
         self.names().len()
     }
 
-    /// Returns the first key that has no meaning without another key, and that other key.
+    /// Returns the first key of the step that has no meaning because another key is absent, and
+    /// that other key.
     fn lone(&self) -> Option<(&'static str, &'static str)> {
         let (run, update) = (self.run.is_some(), self.update.is_some());
         let all = [

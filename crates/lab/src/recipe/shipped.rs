@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The recipes that ship with the program: files under `recipes/`, embedded.
 //!
-//! Owns: the lists. Tests check that every recipe loads and that the lists are complete.
+//! Owns: the list of recipes for users, and the list of recipes that only other recipes include.
+//! Tests check that every recipe loads and that both lists are complete.
 
 use super::Recipe;
 

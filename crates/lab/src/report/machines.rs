@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! One comparison on several machines, side by side.
 //!
-//! Owns: the form; `metric.rs` declares the rows. Each machine also has its own full report.
+//! Owns: the form of the tables over several machines; `metric.rs` declares which metrics have one.
+//! Each machine also has its own full report.
 
 use std::fmt::Write;
 
@@ -19,7 +20,8 @@ pub struct OnMachine<'a> {
     pub results: &'a Results,
 }
 
-/// Returns one table for each of the main metrics: a line per machine, the schedulers as columns.
+/// Returns, for each target, one table for each of the main metrics. A table has a line for each
+/// machine and a column for each scheduler.
 pub fn across_machines(all: &[OnMachine]) -> String {
     let Some(first) = all.first() else { return String::new() };
     let mut text =

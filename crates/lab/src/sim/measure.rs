@@ -26,7 +26,7 @@ use crate::prepare::PreparedObject;
 use crate::run::{CgroupResult, Exit, Run, StopKind, StopReason, TaskResult};
 use crate::shares::{CgroupTime, CoscheduledTime, shares};
 
-/// The sources of a result, once a run is over.
+/// The objects from which a run's result is computed, once the run is over.
 #[derive(Clone, Copy)]
 pub struct FinishedRun<'a> {
     pub kernel: &'a Kernel,

@@ -2,8 +2,8 @@
 //! The costs of the library and kernel work behind an op, beyond the operations that the kernel
 //! model charges itself.
 //!
-//! Owns: the names. Does not: own values, which come from the machine's cost table. All are 0 by
-//! default, which makes tests exact.
+//! Owns: the names of these costs. Does not: own their values, which come from the machine's cost
+//! table. All values are 0 by default, which makes tests exact.
 
 use scxlab_machine::id::Nanos;
 

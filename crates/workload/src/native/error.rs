@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Errors that prevent a native run, and calls that the kernel refuses during a run.
 //!
-//! Owns: the messages. Each names the thread, the op, the kernel's reason, and a remedy.
+//! Owns: the messages. The message on a refused call names the thread, the op, the kernel's reason,
+//! and a remedy.
 
 use scxlab_machine::id::Nanos;
 use serde::{Deserialize, Serialize};

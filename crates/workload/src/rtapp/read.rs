@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Typed access to the members of an object, with messages that name key and place.
 //!
-//! Owns: conversions. If a key is repeated where it may not be, `get` takes the last one, as in
-//! json-c.
+//! Owns: the conversion of JSON values to numbers, texts and times. If a key is repeated that may
+//! occur only once, `get` returns its last member, as in json-c.
 
 use super::json::{Member, Node, Pos, Value};
 use crate::error::{SourcePlace, WorkloadError};

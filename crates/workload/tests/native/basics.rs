@@ -51,8 +51,8 @@ fn sleeps_and_delays_last() {
 }
 
 fn timers_keep_their_periods() {
-    // The thread goes through ten periods from time zero. An absolute timer catches up if a period
-    // is missed.
+    // // Ten periods of 5 ms from time zero take at least 50 ms. If the thread misses a period, an
+    // absolute timer catches up, so the number of passes is still ten.
     let report = run_clean(
         "[[thread]]\nname = 'a'\nops = [{ phase = { name = 'p', times = 10, ops = [\
          { timer = { name = 't', period = '5ms', mode = 'absolute', unique = true } }] } }]",
@@ -81,8 +81,8 @@ fn ping_pong_moves_every_byte() {
     assert_eq!(report.work_units(), 500);
     let (ping, pong) = (task(&report, "ping"), task(&report, "pong"));
     assert_ne!(ping.tgid, pong.tgid);
-    // Each thread waits for the other every time. On two CPUs an answer may arrive before the
-    // reader sleeps.
+    // // The threads wait for each other in every round. Not every wait is a sleep: on two CPUs an
+    // answer may arrive before the reader sleeps.
     assert!(ping.switches_voluntary + pong.switches_voluntary > 0);
 }
 
