@@ -102,8 +102,8 @@ pub fn agreement(first: &[Run], other: &[Run], tolerance_percent: u32) -> Vec<Ag
     all
 }
 
-/// Returns a run that counts, or else the first run. An ejected run may have ended before all tasks
-/// and cgroups existed.
+/// Returns a run that has all tasks and cgroups, if there is one: a run that counts, or else the
+/// first run. An ejected run may have ended before all tasks and cgroups existed.
 fn typical(runs: &[Run]) -> Option<&Run> {
     runs.iter().find(|run| run.counts).or(runs.first())
 }

@@ -133,7 +133,8 @@ enum Action {
 #[derive(Clone, Debug)]
 struct Named {
     name: String,
-    /// Whether the name ends in `?` in the recipe, because some versions of the scheduler lack it.
+    /// Whether the name ends in `?` in the recipe, because some versions of the scheduler have
+    /// nothing of that name.
     optional: bool,
 }
 

@@ -241,8 +241,9 @@ impl MetricRow {
         cells
     }
 
-    /// Tells whether the run has the metric with a value other than 0. Rows are also taken from
-    /// runs that do not count, so that the table shows which values are missing.
+    /// Tells whether the run has the metric with a value other than 0. The table has a row if this
+    /// holds for any run, even for one that does not count, so that the table shows which values
+    /// are missing.
     fn is_in(&self, run: &Run) -> bool {
         let value = match &self.value {
             RowSource::Metric(name) => run.metrics.get(name).map(|m| m.value),

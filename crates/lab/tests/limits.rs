@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Memory that an object takes is counted. A run that needs more than its limit ends, and its
-//! result says so.
+//! Tests that the memory that an object takes is counted: a run that needs more than its limit
+//! ends, and its result says so.
 
 use std::sync::Arc;
 

@@ -234,8 +234,8 @@ impl Job {
                         let one =
                             conform::observe(&kernel, &case, &prepared, &machine, &cgroup_root());
                         let one = match one {
-                            // Other tasks may have delayed the case so much that an action came too
-                            // late.
+                            // // Try again: other tasks may have delayed the case so much that an
+                            // action came too late.
                             Err(LiveError::Case { what, .. }) => Observed {
                                 exit: format!("not carried out: {what}"),
                                 ..Observed::default()

@@ -113,6 +113,7 @@ mod tests {
     }
 
     /// The verifier's log of one program has up to 16 MiB, and libbpf passes it on as one message.
+    /// The end of such a log must be kept.
     #[test]
     fn the_end_of_a_long_log_is_kept() {
         let walk = "5: (07) r2 += 8 ; R2=scalar()\n".repeat(1 << 18);

@@ -3,8 +3,8 @@
 //!
 //! Owns: the grammar: sections, tasks, phases, event keys by prefix, the legacy forms. A request
 //! that a simulation cannot fulfil becomes a line of `Program::notes`; an unknown key is an error.
-//! Does not: run anything. The executors own the meaning of the events; README.md lists the
-//! decisions.
+//! Does not: run anything. The executors own the meaning of the events. A table in README.md says
+//! how this crate reads keys whose meaning is not obvious.
 //! Models: rt-app at 55cb0c0. Differs: a repeated key is another event, another phase or another
 //! task, as if the file went through rt-app's helper `workgen` first; rt-app itself would keep only
 //! the last occurrence of the key.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A results folder suffices to repeat its runs.
+//! Tests that a results folder suffices to repeat its runs.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

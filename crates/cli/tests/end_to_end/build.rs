@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A scheduler's source is compiled to an object that runs.
+//! Tests that `scxlab build` compiles a scheduler's source to an object that runs.
 
 use std::fs;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Timelines in documents equal the command's output: a fenced block `console` has the command
-//! `$ scxlab run ... --timeline ...` in its first line, and below it the timelines. `BLESS=1`
-//! rewrites them.
+//! Tests that the timelines in documents equal the command's output. A timeline stands in a fenced
+//! block `console`, below the command `$ scxlab run ... --timeline ...` in the block's first line.
+//! `BLESS=1` rewrites the timelines.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `scxlab attach` and `run --on host` in a guest, where /init is the command. A test cannot take
-//! over the real host.
+//! Tests of `scxlab attach` and `run --on host`. They run in a guest whose /init is the scxlab
+//! command, because a test cannot take over the real host.
 
 use crate::bench::Bench;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The default class keeps all CPUs busy if there are enough hogs, in the simulator and on a real
-//! kernel, on the same machines.
+//! Tests that the default class keeps all CPUs busy if there are enough hogs, in the simulator and
+//! on a real kernel, on the same machines.
 //!
 //! `crates/testkit/tests/work_conserved.rs` tests the property for many more machines and workloads
 //! in the simulator; here, a real kernel shows whether the simulator is right. CI tests a few

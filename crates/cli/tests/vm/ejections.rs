@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Schedulers that exit: the kind, code and reason are the same in the simulator and on a real
-//! kernel.
+//! Tests of schedulers that exit: the kind, code and reason of the exit are the same in the
+//! simulator and on a real kernel.
 
 use serde_json::Value;
 

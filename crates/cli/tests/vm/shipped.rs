@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The shipped schedulers on a real kernel: shares, the same operations as in the simulator, and
-//! hostile settings of cgroups.
+//! Tests of the shipped schedulers on a real kernel: the CPU shares of cgroups and nice values, the
+//! same operations as in the simulator, and hostile settings of cgroups.
 
 use std::fmt::Write;
 

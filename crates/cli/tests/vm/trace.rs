@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Traces of a real kernel and of the simulator: read with Perfetto's own definitions, and compared
-//! with the metrics.
+//! Tests of traces of a real kernel and of the simulator. The tests read the traces with Perfetto's
+//! own definitions, and compare them with the metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -50,7 +50,8 @@ pub trait Frontend {
         value: &[u8],
         cpu: Option<CpuId>,
     ) -> Result<(), Errno>;
-    /// Creates `slots` maps like the template of a map of maps, and puts them into its first slots.
+    /// Creates `slots` maps like the template of a map of maps, and puts them into the first slots
+    /// of the map of maps.
     fn fill_map_of_maps(&mut self, map: usize, slots: u32) -> Result<(), String>;
     /// Reads memory of the object's arena. `at` is an address as the object's programs use it.
     fn read_arena(&mut self, at: u64, len: u64) -> Result<Vec<u8>, String>;

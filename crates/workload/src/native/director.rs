@@ -42,8 +42,9 @@ pub fn main() -> i32 {
     let Some(plan) = wire::read_plan() else {
         return 2;
     };
-    // The director has no purpose without its parent. The parent may be gone already, hence the
-    // check of getppid.
+    // // The signal ends the director when its parent ends, because the director has no purpose
+    // without the parent. The parent may have ended before this call, so compare the parent's pid
+    // as well.
     sys::set_parent_death_signal(libc::SIGTERM);
     // SAFETY: no arguments.
     if unsafe { libc::getppid() } != plan.parent {
@@ -249,8 +250,8 @@ impl Director {
         }
     }
 
-    /// Waits until every thread sleeps before the start, then records what the kernel has counted
-    /// for it so far.
+    /// Waits until every thread sleeps before the start. Then records the kernel's counts for each
+    /// thread so far.
     fn wait_asleep(&mut self, deadline: Nanos) -> Result<(), SetupError> {
         for slot in &self.env.shared.slots[..self.env.tables.start.len()] {
             let (tgid, tid) = (slot.tgid.load(Relaxed), slot.tid.load(Relaxed));

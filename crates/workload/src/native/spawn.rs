@@ -273,7 +273,8 @@ impl Thread {
         unsafe extern "C" {
             static environ: *const *const c_char;
         }
-        // The stop signal would end the new image if it came before the image has a handler.
+        // // Block the stop signal, which would end the new image if it came before the image has a
+        // handler.
         sys::block_stop_signal(true);
         // SAFETY: `argv` is an array of C strings that ends with null.
         unsafe { libc::execve(c"/proc/self/exe".as_ptr(), argv.as_ptr(), environ) };

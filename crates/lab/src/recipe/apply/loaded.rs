@@ -324,7 +324,8 @@ fn poke(
     frontend.write_arena(at, &bytes)
 }
 
-/// Creates `slots` maps like the template of a map of maps, and puts them into its first slots.
+/// Creates `slots` maps like the template of a map of maps, and puts them into the first slots of
+/// the map of maps.
 fn fill_map_of_maps(
     frontend: &mut dyn Frontend,
     map: &str,
