@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Shell completion: candidates for flags, schedulers, machines, workloads and knobs.
 //!
-//! Owns: the candidates, and the joining of words that bash has split. The shell calls scxlab
-//! itself with the environment variable `VARIABLE` set.
+//! Owns: the candidates, and the joining of words that bash has split. To complete a word, the
+//! shell runs scxlab with an environment variable set, which the constant `VARIABLE` names.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};

@@ -139,8 +139,8 @@ fn named(file: &Path, shorts: &[String]) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for (at, short) in shorts.iter().enumerate() {
         let path = output::with_name(file, short);
-        // // Two schedulers' names can have the same form in a file name. The later scheduler's
-        // number is then added to its file name.
+        // Two schedulers' names can have the same form in a file name. The later scheduler's number
+        // is then added to its file name.
         let taken = paths.contains(&path);
         paths.push(if taken {
             output::with_name(file, &format!("{short}-{}", at + 1))

@@ -230,7 +230,7 @@ fn a_stall_names_the_queue_and_the_line_that_put_the_task_there() {
         let begin = "on no DSQ: held by the scheduler since ops.enqueue(): lapse_enqueue (";
         assert!(exit.origin[1].starts_with(begin), "{exit:#?}");
         assert!(exit.dump.contains("\n  #0 lapse_enqueue ["), "{exit:#?}");
-        // // The task waits behind a task with an endless slice, so the report names that running
+        // The task waits behind a task with an endless slice, so the report names that running
         // task.
         let exit = stalled(2, machine, "0", seed).exit;
         let place = &exit.origin[1];

@@ -120,8 +120,8 @@ fn open_waits_count_as_the_time_waited() {
 /// latency. The result does not list the task among those that never ran.
 #[test]
 fn a_wake_up_that_is_never_served_counts() {
-    // // From 20 ms on, a real-time task keeps the only CPU, so the wait of task `a` lasts until
-    // the end of the run.
+    // From 20 ms on, a real-time task keeps the only CPU, so the wait of task `a` lasts until the
+    // end of the run.
     let work = "[[thread]]\nname = 'a'\nops = [{ loop = { ops = [{ compute = '300us' }, { sleep = '300us' }] } }]\n\
                 [[thread]]\nname = 'hog'\npolicy = { fifo = 10 }\ncpus = '0'\n\
                 ops = [{ sleep = '20ms' }, { loop = { ops = [{ compute = '10ms' }] } }]";
@@ -182,7 +182,7 @@ fn a_metric_without_samples_is_absent() {
         )
     };
     let has = |run: &Run, name: &str| run.metrics.contains_key(name);
-    // // The only task never sleeps and so is never woken up: there is no wake-up latency.
+    // The only task never sleeps and so is never woken up: there is no wake-up latency.
     let hog = run("vtime", "hogs,tasks=1", "1n1c1t", 50, 1);
     assert!(!has(&hog, "wakeup_latency_p50") && !has(&hog, "wakeup_latency_max"));
     assert!(!has(&hog, "lock_wait_p99") && metric(&hog, "lock_waits") == 0.0);

@@ -234,8 +234,8 @@ impl Job {
                         let one =
                             conform::observe(&kernel, &case, &prepared, &machine, &cgroup_root());
                         let one = match one {
-                            // // Try again: other tasks may have delayed the case so much that an
-                            // action came too late.
+                            // This try counts as one that does not agree. Other tasks may have
+                            // delayed the case so much that an action came too late.
                             Err(LiveError::Case { what, .. }) => Observed {
                                 exit: format!("not carried out: {what}"),
                                 ..Observed::default()

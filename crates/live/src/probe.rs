@@ -191,8 +191,8 @@ impl Probe {
             ..ProbeData::default()
         };
         for cpu in self.cpus()? {
-            // // The CPU's sums end at its last switch, at `since`. The time from then on belongs
-            // to one task.
+            // The CPU's sums end at its last switch, at `since`. The time from then on belongs to
+            // one task.
             let rest = until.saturating_sub(cpu.since.max(from));
             let (busy, idle) = if cpu.is_busy != 0 { (rest, 0) } else { (0, rest) };
             data.busy_ns.push(cpu.busy + busy);

@@ -43,7 +43,7 @@ fn a_new_scheduler_is_written_built_and_run() {
     let ran =
         run(&["run", "-s", "./mine.bpf.o", "-w", "hackbench,groups=1,loops=2", "-m", "2n2c1t"]);
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    // // The object must not contain the path of the folder in which it was built.
+    // The object must not contain the path of the folder in which it was built.
     let object = fs::read(folder.path().join("mine.bpf.o")).unwrap();
     let place = folder.path().to_str().unwrap().as_bytes();
     assert!(!object.windows(place.len()).any(|w| w == place));

@@ -405,8 +405,8 @@ fn verdicts_tell_an_effect_from_noise() {
         let found = comparisons.iter().find(|c| c["metric"] == metric).unwrap();
         found["change"].clone()
     };
-    // // A fifth of the slice gives more switches, though not five times as many, because slices
-    // end at ticks. The verdict must be that this difference is not noise.
+    // A fifth of the slice gives more switches, though not five times as many, because slices end
+    // at ticks. The verdict must be that this difference is not noise.
     let switches = verdict("context_switches");
     assert_eq!(switches["verdict"], "different");
     assert!(switches["low"].as_f64().unwrap() > 0.5, "{switches}");

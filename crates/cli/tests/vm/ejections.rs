@@ -85,9 +85,9 @@ fn ejections_have_the_simulated_kind_and_code() {
                 assert!(exit["at_ns"].as_u64() >= Some(3_000_000_000), "{about}");
             }
             assert_eq!(run["stop"]["kind"], "all_exited", "{about}");
-            // // The workload goes on after the exit. It has 121 wake-ups on an idle host, and
-            // fewer on a busy host, where the time of a sleep may be over before the task has gone
-            // to sleep.
+            // The workload goes on after the exit. It has 121 wake-ups on an idle host, and fewer
+            // on a busy host, where the time of a sleep may be over before the task has gone to
+            // sleep.
             assert!(metric(run, "wakeups") > 20.0, "{about}: the workload went on");
         }
     }

@@ -3,8 +3,8 @@
 //! come and go, weights, CPU hotplug. No task may stall, and each scheduler must exit cleanly,
 //! because otherwise the next scheduler cannot be attached.
 //!
-//! CI runs each scheduler's default and its richest combination of knobs for some seconds.
-//! `make soak` runs every mode for a minute (SOAK_SECONDS). SOAK_SCHEDULERS selects schedulers.
+//! CI runs each scheduler's default and its richest combination of knobs for some seconds. `make
+//! soak` runs every mode for a minute, or for SOAK_SECONDS. SOAK_SCHEDULERS selects schedulers.
 
 use crate::MACHINE;
 use crate::bench::{Bench, metric};
@@ -146,7 +146,7 @@ fn every_shipped_scheduler_endures() {
         assert!(spared || here, "{} is not soaked", shipped.name);
     }
     let seconds = std::env::var("SOAK_SECONDS").ok().map(|s| s.parse().expect("SOAK_SECONDS"));
-    // The variable names schedulers, separated by spaces. It serves to search for the cause of a
+    // SOAK_SCHEDULERS names schedulers, separated by spaces. It helps to search for the cause of a
     // failure.
     let named = std::env::var("SOAK_SCHEDULERS").unwrap_or_default();
     let chosen: Vec<&str> = named.split_whitespace().collect();

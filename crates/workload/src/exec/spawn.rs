@@ -226,7 +226,7 @@ impl Executor {
             slice_request: def.slice.map_or(0, |s| s.0),
             affinity: def.cpus.as_ref().map(|list| cpu_mask(list, nr_cpus)),
             cgroup: own.map_or(inherited, |i| {
-                // // An index outside the table, such as `ROOT_CGROUP`, means the root cgroup.
+                // An index outside the table, such as `ROOT_CGROUP`, means the root cgroup.
                 self.cgroup_ids.get(i as usize).copied().unwrap_or(CgroupId(0))
             }),
             thread_group_of: process.and_then(|p| self.member_of(p, parent)),

@@ -104,7 +104,7 @@ fn a_signal_wakes_one_waiter_and_a_broadcast_all() {
     let stuck = executor.waits_for(TaskId(1)).unwrap();
     assert_eq!(stuck, "a signal of condition \"c\"");
     let (mock, _, end) = run(&text("broadcast"), 2);
-    // // After the broadcast at 5 ms, the three waiters compute for 1 ms each under the mutex, one
+    // After the broadcast at 5 ms, the three waiters compute for 1 ms each under the mutex, one
     // after the other.
     assert_eq!((end, mock.total_work(), mock.time()), (MockEnd::Finished, 3, 8 * MS));
 }

@@ -42,7 +42,7 @@ pub fn main() -> i32 {
     let Some(plan) = wire::read_plan() else {
         return 2;
     };
-    // // The signal ends the director when its parent ends, because the director has no purpose
+    // The signal ends the director when its parent ends, because the director has no purpose
     // without the parent. The parent may have ended before this call, so compare the parent's pid
     // as well.
     sys::set_parent_death_signal(libc::SIGTERM);

@@ -66,7 +66,7 @@ fn resize(kind: PipeKind, fd: i32, bytes: u64) -> Result<(), SetupError> {
         // SAFETY: no pointers.
         PipeKind::Pipe => unsafe { libc::fcntl(fd, libc::F_SETPIPE_SZ, size) },
         PipeKind::Socket => {
-            // // The kernel doubles the value that it is given, so give it half of the size.
+            // The kernel doubles the value that it is given, so give it half of the size.
             let half = (size / 2).max(1);
             let (at, length) = ((&raw const half).cast(), size_of::<i32>() as u32);
             let force = libc::SO_SNDBUFFORCE;

@@ -273,7 +273,7 @@ impl Thread {
         unsafe extern "C" {
             static environ: *const *const c_char;
         }
-        // // Block the stop signal, which would end the new image if it came before the image has a
+        // Block the stop signal, which would end the new image if it came before the image has a
         // handler.
         sys::block_stop_signal(true);
         // SAFETY: `argv` is an array of C strings that ends with null.

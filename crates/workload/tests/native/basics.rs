@@ -51,7 +51,7 @@ fn sleeps_and_delays_last() {
 }
 
 fn timers_keep_their_periods() {
-    // // Ten periods of 5 ms from time zero take at least 50 ms. If the thread misses a period, an
+    // Ten periods of 5 ms from time zero take at least 50 ms. If the thread misses a period, an
     // absolute timer catches up, so the number of passes is still ten.
     let report = run_clean(
         "[[thread]]\nname = 'a'\nops = [{ phase = { name = 'p', times = 10, ops = [\
@@ -81,7 +81,7 @@ fn ping_pong_moves_every_byte() {
     assert_eq!(report.work_units(), 500);
     let (ping, pong) = (task(&report, "ping"), task(&report, "pong"));
     assert_ne!(ping.tgid, pong.tgid);
-    // // The threads wait for each other in every round. Not every wait is a sleep: on two CPUs an
+    // The threads wait for each other in every round. Not every wait is a sleep: on two CPUs an
     // answer may arrive before the reader sleeps.
     assert!(ping.switches_voluntary + pong.switches_voluntary > 0);
 }

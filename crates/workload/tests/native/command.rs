@@ -56,8 +56,8 @@ fn a_command_is_ended() {
 }
 
 fn a_command_leaves_nothing() {
-    // // The command ends at once. Its child holds the output open and would do so for 98 seconds,
-    // so the run must kill it.
+    // The command ends at once. Its child holds the output open and would do so for 98 seconds, so
+    // the run must kill it.
     let report = run("cmd:sh -c 'sleep 98.7 & echo $!'", None);
     assert!(report.succeeded());
     let child: u32 = report.stdout.trim().parse().unwrap();

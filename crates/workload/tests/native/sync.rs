@@ -201,9 +201,9 @@ fn more_forks_than_rows() {
 }
 
 fn forks_have_limits() {
-    // // Three forks are refused: the two beyond the 1024 forks for which names with {i} are
-    // prepared, and one into another process that lives. Only the threads of a living process may
-    // add a thread to it.
+    // Three forks are refused: the two beyond the 1024 forks for which names with {i} are prepared,
+    // and one into another process that lives. Only the threads of a living process may add a
+    // thread to it.
     let report = run(
         "[[thread]]\nname = 'p'\nprocess = 'x'\nops = [{ loop = { times = 1026, ops = [{ fork = 'c' }, 'join'] } }, \
          { fork = 'd' }, { sem_post = 'end' }]\n\
