@@ -271,8 +271,8 @@ fn an_ejection_loses_no_wait() {
     }
 }
 
-/// Comparisons use only pairs of runs that both count; other runs have no influence. The test
-/// computes every metric by itself.
+/// A comparison leaves out each run that does not count and, in the change, each pair with such a
+/// run. The test computes every mean by itself.
 #[test]
 fn ejected_runs_are_not_averaged() {
     let seeds = 12;

@@ -105,8 +105,9 @@ fn stayed(done: &Done) {
 
 const KNOW_CGROUPS: &[&str] = &["credit", "fair", "fair,load=pelt,gang=v2"];
 
-/// The workload has cgroups deeper than the schedulers' maximum depth, a gang attribute that is
-/// neither 0 nor 1, a gang with more threads than CPUs, and several threads under a small quota.
+/// No scheduler exits and no task starves under this workload. It has cgroups deeper than the
+/// schedulers' maximum depth, a gang attribute that is neither 0 nor 1, a gang with more threads
+/// than CPUs, and several threads under a small quota.
 #[test]
 fn odd_cgroups_are_no_stall() {
     let Some(bench) = Bench::new() else { return };
@@ -146,8 +147,8 @@ fn odd_cgroups_are_no_stall() {
     }
 }
 
-/// The script makes more cgroups than the schedulers have slots for, and removes gangs as soon as
-/// their running tasks are killed.
+/// No scheduler exits under this script. It makes more cgroups than the schedulers have slots for,
+/// and removes gangs as soon as their running tasks are killed.
 #[test]
 fn many_cgroups_come_and_go() {
     let Some(bench) = Bench::new() else { return };

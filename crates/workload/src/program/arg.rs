@@ -23,8 +23,8 @@ pub trait Arg {
         Ok(())
     }
 
-    /// Returns the value as text, which is empty if there is nothing to say. `name` is the name of
-    /// the argument.
+    /// Returns the value for the text of its op; empty if the text need not show it. `name` is the
+    /// name of the argument.
     fn text(name: &str, value: &Self::Value) -> String;
 }
 
