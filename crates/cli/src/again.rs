@@ -6,8 +6,8 @@
 //! the command read.
 //!
 //! ```text
-//! DIR/request/command.json the command's words, the files that it read, the sysfs of this machine
-//!  DIR/request/0-app.json     one of these files, as the command read it
+//! DIR/request/command.json   the command's words, the files' names, the sysfs of this machine
+//! DIR/request/0-app.json     one of the files, as the command read it
 //! ```
 
 use std::collections::BTreeMap;
