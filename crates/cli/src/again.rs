@@ -154,10 +154,15 @@ impl StoredRequest {
         // number may change its last bit.
         let read = |text: String| serde_json::from_str(&text).expect("our own JSON");
         let now: Vec<Value> = all.iter().flat_map(|r| simulated(&read(r.to_json()))).collect();
-        let of = before.len().max(now.len());
-        let different: Vec<usize> = (0..of).filter(|at| before.get(*at) != now.get(*at)).collect();
-        if let Some(first) = different.first() {
-            let what = difference(before.get(*first), now.get(*first));
+        // Interrupted runs keep their places, so that each run meets the same run of before.
+        let pairs: Vec<_> = (0..before.len().max(now.len()))
+            .map(|at| (before.get(at), now.get(at)))
+            .filter(|(before, now)| ![before, now].into_iter().flatten().any(|run| is_cut(run)))
+            .collect();
+        let of = pairs.len();
+        let different: Vec<_> = pairs.into_iter().filter(|(before, now)| before != now).collect();
+        if let Some((before, now)) = different.first() {
+            let what = difference(*before, *now);
             let Version { version, commit } = &self.request.scxlab;
             let commit = commit.as_deref().map_or(String::new(), |c| format!(" ({c})"));
             let first = format!("{what}; the results are of scxlab {version}{commit}");
@@ -172,13 +177,16 @@ impl StoredRequest {
     }
 }
 
-/// Returns the simulated runs that were not interrupted, without their wall time, which depends on
-/// the host, and with the present names of fields.
+fn is_cut(run: &Value) -> bool {
+    run["stop"]["kind"] == "interrupted"
+}
+
+/// Returns the simulated runs without their wall time, which depends on the host, and with the
+/// present names of fields.
 fn simulated(results: &Value) -> Vec<Value> {
     let runs = results["runs"].as_array().map_or(&[][..], Vec::as_slice);
-    let is_whole = |run: &&Value| run["target"] == "sim" && run["stop"]["kind"] != "interrupted";
-    let mut whole: Vec<Value> = runs.iter().filter(is_whole).cloned().collect();
-    whole.iter_mut().filter_map(Value::as_object_mut).for_each(|run| {
+    let mut all: Vec<Value> = runs.iter().filter(|run| run["target"] == "sim").cloned().collect();
+    all.iter_mut().filter_map(Value::as_object_mut).for_each(|run| {
         run.remove("wall_ns");
         let cgroups = run.get_mut("cgroups").and_then(Value::as_array_mut).into_iter().flatten();
         for cgroup in cgroups.filter_map(Value::as_object_mut) {
@@ -187,7 +195,7 @@ fn simulated(results: &Value) -> Vec<Value> {
             }
         }
     });
-    whole
+    all
 }
 
 /// Names the run, and describes the first field that differs between its stored and its new result.
@@ -195,8 +203,9 @@ fn difference(before: Option<&Value>, now: Option<&Value>) -> String {
     let (Some(before), Some(now)) = (before, now) else {
         return "the number of simulated runs differs".to_owned();
     };
-    let fields = before.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
-    let other = fields.into_iter().find(|name| before[*name] != now[*name]).unwrap_or_default();
+    let fields = [before, now].into_iter().filter_map(Value::as_object).flatten();
+    let mut names = fields.map(|(name, _)| name.as_str());
+    let other = names.find(|name| before[*name] != now[*name]).unwrap_or_default();
     let short = |value: &Value| value.to_string().chars().take(60).collect::<String>();
     format!(
         "{} with seed {}: {other} was {} and is {}",

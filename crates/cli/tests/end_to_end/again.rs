@@ -94,6 +94,26 @@ fn results_with_the_old_name_of_a_field_are_the_same() {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
+/// A run that was interrupted has no result to compare; the runs after it keep their places.
+#[test]
+fn interrupted_runs_are_not_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kept");
+    let at = path.to_str().unwrap();
+    let args = ["run", "-w", "hogs,tasks=3", "-m", "2c", "--duration", "20ms", "-n", "3", "-o", at];
+    text(&args);
+    let results = path.join("results.json");
+    let mut kept: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&results).unwrap()).unwrap();
+    kept["runs"][0]["stop"]["kind"] = "interrupted".into();
+    kept["runs"][0]["virtual_ns"] = 5.into();
+    fs::write(&results, kept.to_string()).unwrap();
+    let out = scxlab(&["run", "--again", at]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{said}");
+    assert!(said.contains("all 2 simulated runs are the same"), "{said}");
+}
+
 #[test]
 fn a_folder_without_a_command_is_refused() {
     let folder = tempfile::tempdir().unwrap();
