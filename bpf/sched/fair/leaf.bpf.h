@@ -171,7 +171,11 @@ __weak int leaf_round(u64 now)
 	return 0;
 }
 
-/* Walks the lists that are due. Called at a tick, and when a CPU becomes idle. */
+/*
+ * Updates the queues of this CPU's list if the last walk is at least LEAF_NS ago. Also walks for
+ * the CPUs that do not walk themselves, if no CPU has done so for LEAF_NS. Called at this CPU's
+ * ticks, and when it becomes idle.
+ */
 static __always_inline void leaf_tick(fair_cpu_t *c, s32 cpu, u64 now)
 {
 	if (c->leafs && (s64)(now - c->leafs_at) >= (s64)LEAF_NS)

@@ -84,7 +84,7 @@ struct o1_stats {
 	u64 expired;		/* slices used up: the task went to the expired array */
 	u64 returned;		/* slices used up: the task went back to the active array (d1) */
 	u64 preempted;		/* wake-ups that preempted a worse task */
-	u64 bonus_levels;	/* levels gained by wake-ups (mqo1) */
+	u64 bonus_levels;	/* mode mqo1: sum of o1_task.bonus over all wake-ups */
 	u64 balanced_busy;	/* tasks pulled when a slice expired */
 	u64 balanced_idle;	/* tasks pulled by a CPU that had nothing */
 	u64 idle_kicks;		/* idle CPUs kicked to look for work */

@@ -141,7 +141,8 @@ pub struct BufferedInsert {
 #[derive(Debug, Default)]
 pub struct DispatchBuf {
     pub entries: Vec<BufferedInsert>,
-    /// Number of tasks dispatched or moved since the call began.
+    /// Number of insertions flushed and of tasks moved to the local DSQ since this `ops.dispatch`
+    /// call began. If it is still 0 after the call, `ops.dispatch` is not called again.
     pub nr_tasks: u32,
 }
 

@@ -76,13 +76,13 @@ pub enum TopologyError {
     /// More CPUs than the kernel can be built for.
     #[error("{nr} CPUs; at most {CPUS_MAX} are possible")]
     TooManyCpus {
-        /// Number of CPUs given.
+        /// Number of CPUs in the refused layout.
         nr: u64,
     },
     /// More nodes than the kernel can be built for.
     #[error("{nr} nodes; at most {NODES_MAX} are possible")]
     TooManyNodes {
-        /// Number of nodes given.
+        /// Number of nodes in the refused layout.
         nr: u64,
     },
     /// The CPU numbers are not 0..n.

@@ -94,8 +94,9 @@ fn what_is_not_regular_is_refused_by_name() {
 fn apic_ids_are_counted_with_their_gaps() {
     assert!(Shape::of(&machine("255c")).is_ok());
     assert_eq!(Shape::of(&machine("256c")), Err(ShapeError::Cpus { cpus: 256, ids: 256 }));
-    // Three cores of three threads take 16 ids per socket; the last ids of the last socket are
-    // unused.
+    // Three cores of three threads take 4 x 4 APIC ids per socket, as each level is rounded up to
+    // a power of two. The last socket takes only 2 x 4 + 3, as the ids after its last CPU do not
+    // count.
     assert!(Shape::of(&machine("4n4l3c3t")).is_ok());
     let ids = 16 * 16 + 2 * 4 + 3;
     assert_eq!(Shape::of(&machine("17l3c3t")), Err(ShapeError::Cpus { cpus: 153, ids }));

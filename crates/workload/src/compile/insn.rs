@@ -204,7 +204,8 @@ pub enum WaitObject {
     Join,
 }
 
-/// State of an object that a thread waits for, as far as an executor knows it.
+/// What `WaitObject::text` says about an object besides its name. The simulated and the native
+/// executor fill in the fields that apply to the kind of object; the others keep their defaults.
 #[derive(Default)]
 pub struct WaitState {
     /// Name of the thread that holds the lock; None if nobody holds it.

@@ -59,7 +59,7 @@ impl CpumaskObjects {
         }
     }
 
-    /// Returns the number of live objects.
+    /// Returns the number of `bpf_cpumask` objects that still have a reference.
     #[cfg(test)]
     pub fn nr_live(&self) -> usize {
         self.live.len()
