@@ -12,7 +12,7 @@ use libbpf_rs::{
 };
 use scxlab_bpf::errno::{EINVAL, ENOENT};
 use scxlab_lab::recipe::frontend::{Errno, Frontend, RunFailure};
-use scxlab_loader::link::{GlobalError, GlobalRef, OpenObject, knob};
+use scxlab_loader::link::{GlobalError, GlobalRef, OpenObject};
 use scxlab_loader::object;
 use scxlab_machine::CpuId;
 

@@ -282,7 +282,7 @@ pub fn int_of(bytes: &[u8], signed: bool) -> i128 {
 /// Returns the value of a bitfield. `unit` begins with the byte that holds the field's first bit.
 pub fn bitfield(unit: &[u8], field: FieldRef, signed: bool) -> i128 {
     let first = (field.bit_off % 8) as usize;
-    let bits = usize::from(field.bitfield_bits).min(127);
+    let bits = (field.bitfield_bits as usize).min(127);
     let is_set = |bit: usize| {
         let at = first + bit;
         unit.get(at / 8).is_some_and(|byte| byte & 1 << (at % 8) != 0)
