@@ -157,6 +157,9 @@ fn task_storage_is_made_on_demand() {
     let wrong = "r2 = r3\nr3 = 0\ncall 210\nexit";
     bench.h.install_text(bench.instance, wrong, Default::default()).expect("program");
     assert!(bench.run([task, 1, 0]).is_err(), "cgroup helper on a task map");
+    let wrong = "r2 = r3\ncall 211\nexit";
+    bench.h.install_text(bench.instance, wrong, Default::default()).expect("program");
+    assert!(bench.run([task, 0, 0]).is_err(), "cgroup helper on a task map");
 }
 
 #[test]

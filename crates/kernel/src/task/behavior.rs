@@ -79,6 +79,23 @@ pub struct TaskSpec {
     pub footprint_bytes: u64,
 }
 
+impl TaskSpec {
+    /// Returns the spec of a normal task of the root cgroup that may run on every CPU.
+    pub fn normal(name: &str) -> TaskSpec {
+        TaskSpec {
+            name: name.into(),
+            policy: Policy::Normal,
+            nice: 0,
+            slice_request: 0,
+            affinity: None,
+            cgroup: CgroupId(0),
+            thread_group_of: None,
+            kthread: false,
+            footprint_bytes: 0,
+        }
+    }
+}
+
 /// Limits of a cgroup's cpu controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CgroupSpec {

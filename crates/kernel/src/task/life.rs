@@ -13,13 +13,13 @@ use crate::kernel::{Kernel, Stop};
 use crate::task::behavior::{Policy, SysError, TaskSpec};
 use crate::task::{CacheMarks, Class, Task, TaskAccount, TaskState};
 use scxlab_machine::cpumask::{self, CpuMask};
-use scxlab_machine::id::{CgroupId, CpuId, TaskId};
+use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
 impl Kernel {
     /// Creates the idle task of a CPU. The idle task has pid 0 and is never enqueued.
     pub(crate) fn new_idle_task(&mut self, cpu: CpuId) -> TaskId {
-        let spec = plain_spec(&format!("swapper/{cpu}"));
+        let spec = TaskSpec::normal(&format!("swapper/{cpu}"));
         let cpus = CpuMask::of(self.machine.topology.nr_cpus(), [cpu]);
         let id = self.new_task(&spec, cpus, cpu, 0, Class::Idle).expect("room for idle tasks");
         self.set_state(id, TaskState::Runnable);
@@ -33,7 +33,7 @@ impl Kernel {
         let cpus = CpuMask::all(self.machine.topology.nr_cpus());
         let pid = self.tasks.next_pid();
         let id = self
-            .new_task(&plain_spec("init"), cpus, CpuId(0), pid, Class::Fair)
+            .new_task(&TaskSpec::normal("init"), cpus, CpuId(0), pid, Class::Fair)
             .expect("room for init");
         self.set_state(id, TaskState::Sleeping);
         self.fair_task_new(id);
@@ -290,20 +290,6 @@ impl Kernel {
             _ if self.ext_takes(policy) => Class::Ext,
             _ => Class::Fair,
         }
-    }
-}
-
-fn plain_spec(name: &str) -> TaskSpec {
-    TaskSpec {
-        name: name.into(),
-        policy: Policy::Normal,
-        nice: 0,
-        slice_request: 0,
-        affinity: None,
-        cgroup: CgroupId(0),
-        thread_group_of: None,
-        kthread: false,
-        footprint_bytes: 0,
     }
 }
 

@@ -5,7 +5,7 @@
 //! `SCX_OPS_LOAD`, `RESIZE_ARRAY`), waiting, reading and writing globals.
 //! Does not: contain any test. A method panics if it fails, which fails the test.
 
-use super::script::{Script, Threads, sleeper, spec};
+use super::script::{Script, Threads, sleeper};
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::{Sys, TaskSpec};
 use scxlab_kernel::boot::Setup;
@@ -59,12 +59,12 @@ impl TestMachine {
         let k = Kernel::boot(setup, Box::new(threads.clone())).expect("guest memory");
         let mut bench = TestMachine { k, threads, runner: TaskId(0) };
         bench.k.start();
-        bench.runner = bench.spawn(spec("runner"), sleeper(50_000, 2 * MS)).task;
+        bench.runner = bench.spawn(TaskSpec::normal("runner"), sleeper(50_000, 2 * MS)).task;
         for cpu in 0..bench.nr_cpus() {
             let worker = TaskSpec {
                 kthread: true,
                 affinity: Some(bench.cpus([cpu])),
-                ..spec(&format!("kworker/{cpu}"))
+                ..TaskSpec::normal(&format!("kworker/{cpu}"))
             };
             bench.spawn(worker, sleeper(20_000, 4 * MS + Nanos::from(cpu) * 100_000));
         }

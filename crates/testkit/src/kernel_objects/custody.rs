@@ -4,7 +4,8 @@
 use super::bench::{Child, MS, SEC, TestMachine, get};
 use super::ejections::{NONE, UNREG};
 use super::load::{background, seconds};
-use super::script::{Script, spec, yielder};
+use super::script::{Script, yielder};
+use scxlab_kernel::behavior::TaskSpec;
 use scxlab_kernel::behavior::TaskStep;
 use scxlab_loader::link::Loaded;
 use scxlab_machine::cpumask::CpuMask;
@@ -29,9 +30,9 @@ fn dequeue_scenario(b: &mut TestMachine, loaded: &Loaded, scenario: u64) -> u64 
     let start = NAMES.map(|name| b.get(loaded, name));
     b.attach(loaded, "dequeue_ops");
     let workers: Vec<Child> =
-        (0..NUM_WORKERS).map(|id| b.spawn(spec("worker"), worker(id))).collect();
+        (0..NUM_WORKERS).map(|id| b.spawn(TaskSpec::normal("worker"), worker(id))).collect();
     let hammer = affinity_hammer(b, &workers);
-    let hammer = b.spawn(spec("hammer"), hammer);
+    let hammer = b.spawn(TaskSpec::normal("hammer"), hammer);
     b.wait_exited(&[hammer], seconds(5));
     b.wait_exited(&workers, seconds(20));
     b.detach();
@@ -110,7 +111,7 @@ pub fn dequeue_remote(b: &mut TestMachine) {
         let end = b.k.now + seconds(2);
         let nr = u64::from(2 * b.nr_cpus()).clamp(4, 64);
         let workers: Vec<Child> =
-            (0..nr).map(|id| b.spawn(spec("worker"), burst_worker(id, end))).collect();
+            (0..nr).map(|id| b.spawn(TaskSpec::normal("worker"), burst_worker(id, end))).collect();
         b.wait_exited(&workers, seconds(5));
         b.detach();
         b.expect_kind(&loaded, UNREG);
@@ -142,12 +143,12 @@ pub fn peek_dsq(b: &mut TestMachine) {
     let loaded = b.open_and_load("peek_dsq");
     b.attach(&loaded, "peek_dsq_ops");
     for _ in 0..4 {
-        b.spawn(spec("worker"), usleep_and_yield());
+        b.spawn(TaskSpec::normal("worker"), usleep_and_yield());
     }
     // Start more load than the C test does. On a real machine, the CPUs run other tasks besides the
     // four workers; here they would be idle.
     for _ in 0..2 * b.nr_cpus() {
-        b.spawn(spec("busy"), yielder(100_000));
+        b.spawn(TaskSpec::normal("busy"), yielder(100_000));
     }
     b.sleep(3 * SEC);
     let signed = |name: &str| b.get(&loaded, name) as i32;

@@ -4,7 +4,8 @@
 
 use super::bench::{MS, SEC, TestMachine, set};
 use super::load::{background, seconds};
-use super::script::{hog, spec};
+use super::script::hog;
+use scxlab_kernel::behavior::TaskSpec;
 
 /// `enum scx_exit_kind`
 pub const NONE: u64 = 0;
@@ -19,7 +20,7 @@ const RSN_HOTPLUG: u64 = 1 << 32;
 /// Attaches the object, runs for a second, and asserts that it was ejected with an error and that
 /// the tasks continue without it.
 fn ejected(b: &mut TestMachine, object: &str, says: &str) {
-    let hogs: Vec<_> = (0..b.nr_cpus()).map(|_| b.spawn(spec("hog"), hog())).collect();
+    let hogs: Vec<_> = (0..b.nr_cpus()).map(|_| b.spawn(TaskSpec::normal("hog"), hog())).collect();
     background(b);
     let loaded = b.open_and_load(object);
     b.attach(&loaded, &format!("{object}_ops"));

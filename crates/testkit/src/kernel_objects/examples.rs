@@ -5,7 +5,7 @@
 use super::bench::{Child, MS, SEC, TestMachine, resize, set};
 use super::ejections::UNREG;
 use super::load::{background, mixed, mixed_in, run_and_progress, seconds};
-use super::script::{Script, hog, sleeper, spec};
+use super::script::{Script, hog, sleeper};
 use scxlab_bpf::map::{MapDef, map_type};
 use scxlab_kernel::behavior::{CgroupSpec, Sys, TaskSpec};
 use scxlab_kernel::task::Class;
@@ -118,7 +118,8 @@ pub fn flatcg(b: &mut TestMachine) {
         let scripts: [(&str, Make); 2] = [("hog", hog), ("nap", || sleeper(5 * MS, MS))];
         for (name, script) in scripts {
             tasks.extend(
-                (0..b.nr_cpus()).map(|_| b.spawn(TaskSpec { cgroup, ..spec(name) }, script())),
+                (0..b.nr_cpus())
+                    .map(|_| b.spawn(TaskSpec { cgroup, ..TaskSpec::normal(name) }, script())),
             );
         }
     }
@@ -180,7 +181,7 @@ pub fn pair(b: &mut TestMachine) {
     // can run.
     for i in 0..4 * b.nr_cpus() {
         let cgroup = groups[i as usize % 2];
-        tasks.push(b.spawn(TaskSpec { cgroup, ..spec("hog") }, hog()));
+        tasks.push(b.spawn(TaskSpec { cgroup, ..TaskSpec::normal("hog") }, hog()));
     }
     b.attach(&loaded, "pair_ops");
     run_and_progress(b, &tasks, 3);

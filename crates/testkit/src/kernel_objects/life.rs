@@ -4,7 +4,8 @@
 use super::bench::{Child, MS, SEC, TestMachine, add_flags};
 use super::ejections::{NONE, UNREG};
 use super::load::{background, mixed_in, run_and_progress, seconds};
-use super::script::{block_and_exit, exit_at_once, hog, spec};
+use super::script::{block_and_exit, exit_at_once, hog};
+use scxlab_kernel::behavior::TaskSpec;
 use scxlab_kernel::behavior::{CgroupSpec, Policy, Sys, TaskStep};
 use scxlab_kernel::ext::enable::AttachError;
 use scxlab_kernel::ext::object::ObjectAttachError;
@@ -17,7 +18,8 @@ pub fn create_dsq(b: &mut TestMachine) {
     let loaded = b.open_and_load("create_dsq");
     b.attach(&loaded, "create_dsq_ops");
     assert!(b.k.ext.root.is_some() && b.k.ext.exits.is_empty(), "{:?}", b.k.ext.exits);
-    let children: Vec<Child> = (0..20).map(|_| b.spawn(spec("child"), exit_at_once())).collect();
+    let children: Vec<Child> =
+        (0..20).map(|_| b.spawn(TaskSpec::normal("child"), exit_at_once())).collect();
     b.wait_exited(&children, SEC);
     b.detach();
     assert_eq!(b.k.ext.exits[0].kind as u64, UNREG, "{:?}", b.k.ext.exits);
@@ -28,7 +30,8 @@ pub fn minimal(b: &mut TestMachine) {
     let loaded = b.open_and_load("minimal");
     for _ in 0..3 {
         b.attach(&loaded, "minimal_ops");
-        let tasks: Vec<Child> = (0..2 * b.nr_cpus()).map(|_| b.spawn(spec("hog"), hog())).collect();
+        let tasks: Vec<Child> =
+            (0..2 * b.nr_cpus()).map(|_| b.spawn(TaskSpec::normal("hog"), hog())).collect();
         run_and_progress_once(b, &tasks);
         b.detach();
         b.sleep(10 * MS);
@@ -114,7 +117,7 @@ fn count_calls(b: &mut TestMachine, global: bool) {
     }
     let loaded = b.load(open);
     let waiting: Vec<Child> =
-        (0..NUM_PRE_FORKS).map(|_| b.spawn(spec("waiter"), block_and_exit())).collect();
+        (0..NUM_PRE_FORKS).map(|_| b.spawn(TaskSpec::normal("waiter"), block_and_exit())).collect();
     b.sleep(SEC / 10);
     b.attach(&loaded, "init_enable_count_ops");
     b.k.user(|k| {
@@ -129,11 +132,12 @@ fn count_calls(b: &mut TestMachine, global: bool) {
     b.wait_exited(&waiting, seconds(5));
 
     b.attach(&loaded, "init_enable_count_ops");
-    let ext: Vec<Child> =
-        (0..NUM_CHILDREN).map(|i| b.spawn(spec("ext"), becomes_ext(i % 2 == 0))).collect();
+    let ext: Vec<Child> = (0..NUM_CHILDREN)
+        .map(|i| b.spawn(TaskSpec::normal("ext"), becomes_ext(i % 2 == 0)))
+        .collect();
     b.wait_exited(&ext, SEC);
     let other: Vec<Child> =
-        (0..NUM_CHILDREN).map(|_| b.spawn(spec("other"), exit_at_once())).collect();
+        (0..NUM_CHILDREN).map(|_| b.spawn(TaskSpec::normal("other"), exit_at_once())).collect();
     b.wait_exited(&other, SEC);
     b.detach();
 
@@ -167,7 +171,8 @@ fn becomes_ext(back: bool) -> super::script::Script {
 
 /// The part of total_bw that concerns a scheduler: load on every CPU before, during and after it.
 pub fn total_bw(b: &mut TestMachine) {
-    let stress: Vec<Child> = (0..b.nr_cpus()).map(|_| b.spawn(spec("stress"), hog())).collect();
+    let stress: Vec<Child> =
+        (0..b.nr_cpus()).map(|_| b.spawn(TaskSpec::normal("stress"), hog())).collect();
     let loaded = b.open_and_load("minimal");
     for attached in [false, true, false] {
         if attached {

@@ -2,7 +2,7 @@
 //! Tasks that keep a machine busy in many ways, and the check that each of them makes progress.
 
 use super::bench::{Child, MS, SEC, TestMachine};
-use super::script::{Script, exit_at_once, hog, sleeper, spec, yielder};
+use super::script::{Script, exit_at_once, hog, sleeper, yielder};
 use scxlab_kernel::behavior::{Policy, TaskSpec, TaskStep};
 use scxlab_machine::id::{CgroupId, Nanos};
 
@@ -13,8 +13,9 @@ pub const fn seconds(n: u64) -> Nanos {
 /// Starts the daemons of an unused machine, which wake up and sleep again.
 pub fn background(b: &mut TestMachine) -> Vec<Child> {
     let names = ["init.d", "journal", "udevd", "cron"];
-    let daemon =
-        |(i, name): (usize, &&str)| b.spawn(spec(name), sleeper(100_000, (3 + i as u64) * MS));
+    let daemon = |(i, name): (usize, &&str)| {
+        b.spawn(TaskSpec::normal(name), sleeper(100_000, (3 + i as u64) * MS))
+    };
     names.iter().enumerate().map(daemon).collect()
 }
 
@@ -34,25 +35,25 @@ pub fn mixed_in(b: &mut TestMachine, groups: &[CgroupId]) -> Vec<Child> {
         tasks.push(child);
     };
     for i in 0..nr {
-        add(b, spec("hog"), hog());
-        add(b, spec("sleeper"), sleeper(MS, 4 * MS));
-        add(b, spec("short"), sleeper(30_000, 500_000 + u64::from(i) * 10_000));
+        add(b, TaskSpec::normal("hog"), hog());
+        add(b, TaskSpec::normal("sleeper"), sleeper(MS, 4 * MS));
+        add(b, TaskSpec::normal("short"), sleeper(30_000, 500_000 + u64::from(i) * 10_000));
     }
     for _ in 0..2 {
-        add(b, spec("yielder"), yielder(50_000));
+        add(b, TaskSpec::normal("yielder"), yielder(50_000));
     }
     for (nice, name) in [(-5, "eager"), (10, "nice")] {
-        add(b, TaskSpec { nice, ..spec(name) }, hog());
+        add(b, TaskSpec { nice, ..TaskSpec::normal(name) }, hog());
     }
     for cpu in [0, nr - 1] {
-        let pinned = TaskSpec { affinity: Some(b.cpus([cpu])), ..spec("pinned") };
+        let pinned = TaskSpec { affinity: Some(b.cpus([cpu])), ..TaskSpec::normal("pinned") };
         add(b, pinned.clone(), hog());
         add(b, pinned, sleeper(200_000, 2 * MS));
     }
-    let half = TaskSpec { affinity: Some(b.cpus(0..nr / 2)), ..spec("half") };
+    let half = TaskSpec { affinity: Some(b.cpus(0..nr / 2)), ..TaskSpec::normal("half") };
     add(b, half, sleeper(3 * MS, MS));
-    add(b, spec("forker"), forker());
-    let realtime = TaskSpec { policy: Policy::Fifo { prio: 10 }, ..spec("realtime") };
+    add(b, TaskSpec::normal("forker"), forker());
+    let realtime = TaskSpec { policy: Policy::Fifo { prio: 10 }, ..TaskSpec::normal("realtime") };
     add(b, realtime, sleeper(200_000, 10 * MS));
     tasks
 }
@@ -64,7 +65,7 @@ fn forker() -> Script {
         state = (state + 1) % 3;
         match state {
             0 => {
-                ctx.fork(spec("child"), exit_at_once()).expect("fork");
+                ctx.fork(TaskSpec::normal("child"), exit_at_once()).expect("fork");
                 TaskStep::Compute { work: 50_000 }
             }
             1 => TaskStep::Compute { work: 100_000 },

@@ -4,7 +4,8 @@
 use super::bench::{Child, SEC, TestMachine, add_flags, set};
 use super::ejections::{NONE, UNREG};
 use super::load::{background, mixed, seconds};
-use super::script::{sleep_and_exit, sleeper, spec};
+use super::script::{sleep_and_exit, sleeper};
+use scxlab_kernel::behavior::TaskSpec;
 use scxlab_machine::id::TaskId;
 
 /// Number of children that the C tests fork.
@@ -66,7 +67,7 @@ pub fn numa(b: &mut TestMachine) {
 
 /// Starts children that sleep for one second, as the children of the C tests do.
 fn sleeping_children(b: &mut TestMachine, name: &str) -> Vec<Child> {
-    (0..NUM_CHILDREN).map(|_| b.spawn(spec(name), sleep_and_exit(SEC))).collect()
+    (0..NUM_CHILDREN).map(|_| b.spawn(TaskSpec::normal(name), sleep_and_exit(SEC))).collect()
 }
 
 pub fn select_cpu_dfl(b: &mut TestMachine) {
@@ -115,8 +116,9 @@ pub fn dsp_local_on(b: &mut TestMachine) {
     set(&mut open, "nr_cpus", u64::from(b.nr_cpus()));
     let loaded = b.load(open);
     background(b);
-    let busy: Vec<TaskId> =
-        (0..8).map(|_| b.spawn(spec("worker"), sleeper(300_000, 700_000)).task).collect();
+    let busy: Vec<TaskId> = (0..8)
+        .map(|_| b.spawn(TaskSpec::normal("worker"), sleeper(300_000, 700_000)).task)
+        .collect();
     b.attach(&loaded, "dsp_local_on_ops");
     b.sleep(SEC);
     let moves: u64 = busy.iter().map(|&t| b.k.tasks[t].account.migrations).sum();

@@ -5,8 +5,8 @@
 //! Owns: the map from tasks to closures. Does not: model locks, pipes or files (see the workload
 //! crate).
 
-use scxlab_kernel::behavior::{Behavior, Policy, Sys, SysError, TaskSpec, TaskStep};
-use scxlab_machine::id::{CgroupId, Nanos, TaskId};
+use scxlab_kernel::behavior::{Behavior, Sys, SysError, TaskSpec, TaskStep};
+use scxlab_machine::id::{Nanos, TaskId};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -80,21 +80,6 @@ impl Behavior for Threads {
 
     fn waits_for(&self, _task: TaskId) -> Option<String> {
         None
-    }
-}
-
-/// Returns the spec of a normal task that may run anywhere.
-pub fn spec(name: &str) -> TaskSpec {
-    TaskSpec {
-        name: name.into(),
-        policy: Policy::Normal,
-        nice: 0,
-        slice_request: 0,
-        affinity: None,
-        cgroup: CgroupId(0),
-        thread_group_of: None,
-        kthread: false,
-        footprint_bytes: 0,
     }
 }
 

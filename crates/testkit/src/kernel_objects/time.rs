@@ -4,7 +4,7 @@
 use super::bench::{Child, MS, SEC, TestMachine, add_flags, get, set};
 use super::ejections::NONE;
 use super::load::{background, seconds};
-use super::script::{Script, hog, spec};
+use super::script::{Script, hog};
 use scxlab_kernel::behavior::{Policy, TaskSpec, TaskStep};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -22,7 +22,10 @@ pub fn cyclic_kick_wait(b: &mut TestMachine) {
     let workers: Vec<Child> = (0..12)
         .map(|i| {
             let mask = b.cpus([i / 4]);
-            b.spawn(TaskSpec { affinity: Some(mask), ..spec("worker") }, yield_until(stop.clone()))
+            b.spawn(
+                TaskSpec { affinity: Some(mask), ..TaskSpec::normal("worker") },
+                yield_until(stop.clone()),
+            )
         })
         .collect();
     for _ in 0..5 {
@@ -63,8 +66,11 @@ pub fn nohz_tick(b: &mut TestMachine) {
     add_flags(&mut open, "nohz_tick_ops", SWITCH_PARTIAL | ENQ_LAST);
     let loaded = b.load(open);
     b.attach(&loaded, "nohz_tick_ops");
-    let pinned =
-        TaskSpec { policy: Policy::Ext, affinity: Some(b.cpus([TEST_CPU])), ..spec("worker") };
+    let pinned = TaskSpec {
+        policy: Policy::Ext,
+        affinity: Some(b.cpus([TEST_CPU])),
+        ..TaskSpec::normal("worker")
+    };
     let reach = |b: &mut TestMachine, counter: &str, value: u64| {
         b.wait(SEC, counter, |k| get(k, &loaded, counter) >= value);
     };
@@ -111,10 +117,14 @@ pub fn rt_stall(b: &mut TestMachine) {
         let stop = Rc::new(Cell::new(false));
         let over = Rc::new(Cell::new(false));
         let ext = b.spawn(
-            TaskSpec { affinity: cpu0.clone(), ..spec("ext") },
+            TaskSpec { affinity: cpu0.clone(), ..TaskSpec::normal("ext") },
             run_until(over.clone(), TaskStep::Exit),
         );
-        let fifo = TaskSpec { affinity: cpu0, policy: Policy::Fifo { prio: 50 }, ..spec("rt") };
+        let fifo = TaskSpec {
+            affinity: cpu0,
+            policy: Policy::Fifo { prio: 50 },
+            ..TaskSpec::normal("rt")
+        };
         let rt = b.spawn(fifo, run_until(stop.clone(), TaskStep::Exit));
         b.sleep(5 * SEC);
         let ran = |b: &TestMachine, c: Child| b.k.tasks[c.task].account.run_ns;

@@ -5,7 +5,7 @@
 //! Differs from scx_userland.c: virtual time is in integers.
 
 use super::bench::{Child, TestMachine, set};
-use super::script::{Ctx, Script, spec};
+use super::script::{Ctx, Script};
 use scxlab_bpf::map::MapId;
 use scxlab_kernel::behavior::{Policy, TaskSpec, TaskStep};
 use scxlab_loader::link::Loaded;
@@ -22,7 +22,7 @@ const PASS_NS: u64 = 5_000;
 /// it.
 pub fn run(b: &mut TestMachine, test: impl FnOnce(&mut TestMachine, &Loaded, Child)) {
     let shared: Rc<RefCell<Option<UserScheduler>>> = Rc::default();
-    let process = TaskSpec { policy: Policy::Ext, ..spec("scx_userland") };
+    let process = TaskSpec { policy: Policy::Ext, ..TaskSpec::normal("scx_userland") };
     let child = b.spawn(process, main_loop(shared.clone()));
     let mut open = b.open("scx_userland");
     set(&mut open, "num_possible_cpus", u64::from(b.nr_cpus()));

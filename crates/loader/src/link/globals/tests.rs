@@ -64,6 +64,7 @@ fn mistakes_are_explained() {
     refused("table[x]", "1", "not a path");
     refused("slice_ns[0]", "1", "cannot follow it");
     refused("port", "70000", "0..=65535");
+    refused("mode", "5000000000", "does not fit");
 }
 
 #[test]
