@@ -16,7 +16,7 @@ use scxlab_machine::Machine;
 use scxlab_testkit::cases::check_folder;
 use scxlab_testkit::churn::churn;
 use scxlab_testkit::sim::{attach_shipped, kernel, kernel_on, run_ns};
-use scxlab_testkit::state::{global, stat, task_field};
+use scxlab_testkit::state::{global, insns_per_call, stat, task_field};
 
 const MS: u64 = 1_000_000;
 const VANILLA: &str = "vanilla";
@@ -41,13 +41,7 @@ fn dispatch_insns(mode: &str, tasks: u64) -> u64 {
     k.start();
     k.advance(300 * MS);
     assert_eq!(global(&k, &loaded, "nr_waiting") as u64, tasks - 1);
-    let before = k.ext.op_stats.0[Op::Dispatch as usize];
-    k.advance(1500 * MS);
-    let after = k.ext.op_stats.0[Op::Dispatch as usize];
-    assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
-    let calls = after.calls - before.calls;
-    assert!(calls > 5, "only {calls} picks");
-    (after.insns - before.insns) / calls
+    insns_per_call(&mut k, Op::Dispatch, 1500 * MS, 5)
 }
 
 #[test]

@@ -10,7 +10,7 @@ use scxlab_testkit::cases::check_folder;
 use scxlab_testkit::checks::{Contract, run_checked};
 use scxlab_testkit::churn::churn;
 use scxlab_testkit::sim::{attach_shipped, kernel, kernel_on};
-use scxlab_testkit::state::{global, stat};
+use scxlab_testkit::state::{global, insns_per_call, stat};
 
 const MS: u64 = 1_000_000;
 const MODES: [&str; 2] = ["d1", "mqo1"];
@@ -34,13 +34,7 @@ fn dispatch_insns(mode: &str, tasks: u32) -> u64 {
     let (mut k, _) = attached("1c", &text, &knobs, 1);
     k.start();
     k.advance(300 * MS);
-    let before = k.ext.op_stats.0[Op::Dispatch as usize];
-    k.advance(700 * MS);
-    let after = k.ext.op_stats.0[Op::Dispatch as usize];
-    assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
-    let calls = after.calls - before.calls;
-    assert!(calls > 50, "only {calls} picks");
-    (after.insns - before.insns) / calls
+    insns_per_call(&mut k, Op::Dispatch, 700 * MS, 50)
 }
 
 #[test]

@@ -5,9 +5,11 @@
 //! Owns: nothing. Does not: judge the values (see `cases.rs` and the tests).
 
 use scxlab_kernel::Kernel;
+use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::task::Task;
 use scxlab_loader::btf::BtfKind;
 use scxlab_loader::link::Loaded;
+use scxlab_machine::id::Nanos;
 
 /// Returns a counter of the map `stats`, summed over all CPUs.
 pub fn stat(k: &Kernel, loaded: &Loaded, name: &str) -> u64 {
@@ -174,4 +176,16 @@ pub fn pointer(k: &Kernel, loaded: &Loaded, path: &str) -> u64 {
 pub fn task_pointer(k: &Kernel, loaded: &Loaded, task: &Task) -> Option<u64> {
     let value = k.vm.storage_lookup(loaded.map("tasks").expect("a map"), task.addr).ok()?;
     Some(word(k.vm.mem.bytes(value, 8).expect("a value"), 8)).filter(|&at| at != 0)
+}
+
+/// Runs until a time and returns the mean number of BPF instructions of an operation meanwhile,
+/// which must have been called more than `at_least` times.
+pub fn insns_per_call(k: &mut Kernel, op: Op, until: Nanos, at_least: u64) -> u64 {
+    let before = k.ext.op_stats.0[op as usize];
+    k.advance(until);
+    let after = k.ext.op_stats.0[op as usize];
+    assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
+    let calls = after.calls - before.calls;
+    assert!(calls > at_least, "only {calls} calls of {op:?}");
+    (after.insns - before.insns) / calls
 }
