@@ -22,9 +22,42 @@ pub const MAX_TEXT: usize = 1024;
 /// cuts a string to the space that is left.
 const MAX_BINARY: usize = 512;
 
+/// Widest field that the kernel prints. Its FIELD_WIDTH_MAX.
+const MAX_WIDTH: i32 = (1 << 23) - 1;
+
+/// A formatted text as a buffer of limited size holds it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Formatted {
+    /// The beginning of the text, as far as it fits into the buffer.
+    pub kept: Vec<u8>,
+    /// Length of the complete text in bytes.
+    pub len: u64,
+    /// Size of the buffer in bytes, without the final NUL.
+    room: usize,
+}
+
+impl Formatted {
+    fn push(&mut self, text: &[u8]) {
+        let fits = text.len().min(self.room - self.kept.len());
+        self.kept.extend_from_slice(&text[..fits]);
+        self.len += text.len() as u64;
+    }
+
+    fn fill(&mut self, byte: u8, count: usize) {
+        let fits = count.min(self.room - self.kept.len());
+        self.kept.resize(self.kept.len() + fits, byte);
+        self.len += count as u64;
+    }
+}
+
 /// Formats arguments that a program left in guest memory, as the `*_bstr` kfuncs get them: `data`
-/// is the address of 64-bit words and `data_len` their size in bytes.
-pub fn format_bstr(mem: &Memory, fmt: &[u8], data: u64, data_len: u32) -> Result<Vec<u8>, i64> {
+/// is the address of 64-bit words and `data_len` their size in bytes. `room` is as for `format`.
+pub fn format_bstr(
+    mem: &Memory,
+    fmt: &[u8],
+    (data, data_len): (u64, u32),
+    room: usize,
+) -> Result<Formatted, i64> {
     let words = data_len as usize / 8;
     if !data_len.is_multiple_of(8) || words > MAX_ARGS || (words > 0 && data == 0) {
         return Err(EINVAL);
@@ -33,14 +66,15 @@ pub fn format_bstr(mem: &Memory, fmt: &[u8], data: u64, data_len: u32) -> Result
     for (at, arg) in args[..words].iter_mut().enumerate() {
         *arg = mem.read(data.wrapping_add(at as u64 * 8)).map_err(|_| EFAULT)?;
     }
-    format(mem, fmt, &args[..words])
+    format(mem, fmt, &args[..words], room)
 }
 
 /// Formats `args`. The format ends at the first NUL of `fmt`, or at its end. Arguments of string
-/// conversions are guest addresses.
-pub fn format(mem: &Memory, fmt: &[u8], args: &[u64]) -> Result<Vec<u8>, i64> {
+/// conversions are guest addresses. The first `room` bytes of the text are kept.
+pub fn format(mem: &Memory, fmt: &[u8], args: &[u64], room: usize) -> Result<Formatted, i64> {
     let end = fmt.iter().position(|&byte| byte == 0).unwrap_or(fmt.len());
-    let mut printer = Printer { mem, fmt: &fmt[..end], args, used: 0, binary: 0, out: Vec::new() };
+    let out = Formatted { room, ..Formatted::default() };
+    let mut printer = Printer { mem, fmt: &fmt[..end], args, used: 0, binary: 0, out };
     printer.run()?;
     Ok(printer.out)
 }
@@ -52,7 +86,7 @@ struct Printer<'a> {
     used: usize,
     /// Bytes that the arguments formatted so far take in the kernel's binary form.
     binary: usize,
-    out: Vec<u8>,
+    out: Formatted,
 }
 
 /// Flags and width of a conversion.
@@ -62,7 +96,8 @@ struct ConversionSpec {
     zero: bool,
     plus: bool,
     space: bool,
-    width: usize,
+    /// None if the format gives no width.
+    width: Option<usize>,
 }
 
 impl Printer<'_> {
@@ -74,9 +109,9 @@ impl Printer<'_> {
                 return Err(EINVAL);
             }
             if byte != b'%' {
-                self.out.push(byte);
+                self.out.push(&[byte]);
             } else if self.byte(at) == b'%' {
-                self.out.push(b'%');
+                self.out.push(b"%");
                 at += 1;
             } else {
                 at = self.conversion(at)?;
@@ -122,12 +157,15 @@ impl Printer<'_> {
             }
             *at += 1;
         }
+        // As in the kernel, a number of too many digits wraps to any int, and a negative width pads
+        // nothing.
+        let mut width = None;
         while self.byte(*at).is_ascii_digit() {
-            // The limit on the width keeps a short format from making a huge text.
-            spec.width =
-                (spec.width * 10 + usize::from(self.byte(*at) - b'0')).min(usize::from(u16::MAX));
+            let digit = i32::from(self.byte(*at) - b'0');
+            width = Some(width.map_or(digit, |w: i32| w.wrapping_mul(10).wrapping_add(digit)));
             *at += 1;
         }
+        spec.width = width.map(|w| w.clamp(0, MAX_WIDTH) as usize);
         spec
     }
 
@@ -170,10 +208,12 @@ impl Printer<'_> {
             None => (sign, text),
         };
         let len = sign.len() + digits.len();
-        let fill = spec.width.saturating_sub(len);
-        let zeroes = if spec.zero && !spec.left { fill } else { 0 };
-        let text = [sign, &"0".repeat(zeroes), digits].concat();
-        self.pad(text.as_bytes(), spec);
+        if !spec.zero || spec.left {
+            return self.pad([sign, digits].concat().as_bytes(), spec);
+        }
+        self.out.push(sign.as_bytes());
+        self.out.fill(b'0', spec.width.unwrap_or(0).saturating_sub(len));
+        self.out.push(digits.as_bytes());
     }
 
     fn string(&mut self, at: usize, spec: ConversionSpec) -> Result<usize, i64> {
@@ -223,8 +263,8 @@ impl Printer<'_> {
         // The kernel prints NULL and error pointers without hashing them.
         let keep = !hashed || !(4096..=u64::MAX - 4095).contains(&ptr);
         let shown = if keep { ptr } else { u64::from(hash_pointer(ptr)) };
-        if spec.width == 0 {
-            spec = ConversionSpec { width: 16, zero: true, ..spec };
+        if spec.width.is_none() {
+            spec = ConversionSpec { width: Some(16), zero: true, ..spec };
         }
         self.number("", &format!("{shown:x}"), spec);
         Ok(end)
@@ -244,18 +284,18 @@ impl Printer<'_> {
             }
         };
         self.reserve(text.len() + 1, 1)?;
-        self.out.extend_from_slice(text.as_bytes());
+        self.out.push(text.as_bytes());
         Ok(at + 2)
     }
 
     fn pad(&mut self, text: &[u8], spec: ConversionSpec) {
-        let fill = spec.width.saturating_sub(text.len());
+        let fill = spec.width.unwrap_or(0).saturating_sub(text.len());
         if !spec.left {
-            self.out.resize(self.out.len() + fill, b' ');
+            self.out.fill(b' ', fill);
         }
-        self.out.extend_from_slice(text);
+        self.out.push(text);
         if spec.left {
-            self.out.resize(self.out.len() + fill, b' ');
+            self.out.fill(b' ', fill);
         }
     }
 

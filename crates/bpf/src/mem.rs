@@ -181,8 +181,7 @@ impl Memory {
     }
 
     /// Returns the number of bytes that are charged to the run.
-    #[cfg(test)]
-    pub(crate) fn charged(&self) -> u64 {
+    pub fn charged(&self) -> u64 {
         self.taken
     }
 

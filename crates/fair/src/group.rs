@@ -54,6 +54,18 @@ impl Fair {
         }
     }
 
+    /// Returns the bytes that the class allocates for a new group. They grow with the number of
+    /// CPUs, because a group's table of queues has an entry for each CPU.
+    pub fn bytes_per_group(&self) -> u64 {
+        (size_of::<Option<Group>>() + self.cpus.0.len() * size_of::<CfsRqId>()) as u64
+    }
+
+    /// Returns the bytes that the class has allocated for queues and entities. The class creates a
+    /// group's queue on a CPU when a task first needs it, and does not free it before the run ends.
+    pub fn bytes_of_queues(&self) -> u64 {
+        (self.rqs.0.len() * size_of::<CfsRq>() + self.ents.0.len() * size_of::<Entity>()) as u64
+    }
+
     /// Removes a cgroup that has no tasks and no children.
     pub fn remove_group(&mut self, id: CgroupId, now: Nanos) {
         let group = self.group(id).expect("a cgroup to remove exists");

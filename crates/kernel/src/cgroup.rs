@@ -197,13 +197,15 @@ impl CgroupTable {
         order
     }
 
-    /// Adds a directory to the tree. The caller notifies the scheduling classes.
+    /// Adds a directory to the tree. The caller notifies the scheduling classes, which keep
+    /// `class_bytes` for a directory; they are charged to the run with the directory itself.
     fn create(
         &mut self,
         mem: &mut Memory,
         parent: CgroupId,
         name: &str,
         spec: CgroupSpec,
+        class_bytes: u64,
     ) -> Result<CgroupId, SysError> {
         let id = CgroupId(self.all.len() as u32);
         let above = self.get(parent).ok_or(SysError::NoEntry)?;
@@ -212,7 +214,8 @@ impl CgroupTable {
         if bad_name || taken || above.level as usize >= MAX_DEPTH {
             return Err(SysError::Invalid);
         }
-        if id.0 >= MAX_CGROUPS || mem.charge(SLOT_BYTES + size_of::<Cgroup>() as u64).is_err() {
+        let bytes = SLOT_BYTES + size_of::<Cgroup>() as u64 + class_bytes;
+        if id.0 >= MAX_CGROUPS || mem.charge(bytes).is_err() {
             return Err(SysError::NoMemory);
         }
         let group = Cgroup {
@@ -339,9 +342,13 @@ impl Kernel {
         if !valid_spec(&spec) {
             return Err(SysError::Invalid);
         }
-        let id = self.cgroups.create(&mut self.vm.mem, parent, name, spec)?;
+        let class_bytes = self.fair.bytes_per_group();
+        let id = self.cgroups.create(&mut self.vm.mem, parent, name, spec, class_bytes)?;
         self.fair_group_new(id, parent, &spec);
-        self.ext_cgroup_online(id)?;
+        if let Err(refusal) = self.ext_cgroup_online(id) {
+            self.cgroup_remove(id).expect("a new cgroup is empty");
+            return Err(refusal);
+        }
         Ok(id)
     }
 
@@ -359,6 +366,7 @@ impl Kernel {
             let css: &mut abi::cgroup_subsys_state = self.vm.mem.host_mut(css);
             css.refcnt.percpu_count_ptr |= REF_DEAD;
         }
+        self.vm.mem.give_back(self.fair.bytes_per_group());
         let gone = self.cgroups.all[id.idx()].take().expect("checked");
         if let Some(parent) = self.cgroups.get_mut(parent) {
             parent.children.remove(&id);

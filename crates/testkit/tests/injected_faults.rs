@@ -10,7 +10,9 @@ use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::ext::program::{ExtProgram, NativeOps};
 use scxlab_kernel::kernel::Stop;
 use scxlab_kernel::task::Class;
+use scxlab_kernel::task::behavior::{CgroupSpec, Sys, SysError};
 use scxlab_loader::object::Object;
+use scxlab_machine::id::CgroupId;
 use scxlab_testkit::canary::{Canary, InjectedFault, ops_data};
 use scxlab_testkit::checks;
 use scxlab_testkit::sim::{attach, kernel};
@@ -68,6 +70,63 @@ fn refuse_task(nth: u32) -> bool {
 fn any_task_may_be_refused() {
     let stayed = (0..).position(refuse_task).expect("some task is the last");
     assert!(stayed > 4, "four parents and their children: {stayed}");
+}
+
+/// A scheduler that refuses the `nth` cgroup that is made after it has attached.
+struct RefusesCgroup {
+    left: Cell<u32>,
+}
+
+impl NativeOps for RefusesCgroup {
+    fn has(&self, op: Op) -> bool {
+        op == Op::CgroupInit
+    }
+
+    fn call(&self, _: &mut Kernel, _: Op, _: &[u64]) -> u64 {
+        let left = self.left.get();
+        self.left.set(left.wrapping_sub(1));
+        if left == 0 { EPERM as u32 as u64 } else { 0 }
+    }
+}
+
+/// A refused `mkdir` leaves no directory behind, so that the same name can be made again.
+#[test]
+fn a_cgroup_that_the_scheduler_refuses_is_not_made() {
+    let mut k = kernel("2n2c1t", FORKERS, 1);
+    k.start();
+    k.advance(10 * MS);
+    // The scheduler initialises the root while it attaches, and accepts it.
+    let refuses = RefusesCgroup { left: Cell::new(1) };
+    k.attach(ExtProgram::Native(Rc::new(refuses)), ops_data("refuses")).expect("a link");
+    let mut make = || k.user(|k| k.mkdir(CgroupId(0), "a", CgroupSpec::default()));
+    assert_eq!(make(), Err(SysError::Invalid));
+    let made = make().expect("the second is accepted");
+    assert_eq!(k.cgroups.iter().count(), 2, "the root and the second");
+    k.user(|k| k.rmdir(made)).expect("it is empty");
+    k.advance(30 * MS);
+    assert!(k.ext.root.is_some(), "{:?}", k.ext.exits);
+    checks::after(&k);
+}
+
+/// The default class has a table of queues for each cgroup, with an entry for each CPU. The tables
+/// count against the limit, so that fewer cgroups fit on a machine with more CPUs.
+#[test]
+fn cgroups_of_a_large_machine_count_against_the_limit() {
+    let room_for = |machine: &str| {
+        let mut k = kernel(machine, FORKERS, 1);
+        k.start();
+        // Boot has taken an unknown part of the limit; the room for cgroups is what 1 << 26 adds.
+        k.vm.mem.set_limit(k.vm.mem.charged() + (1 << 26));
+        let make = |i: usize| {
+            let made = k.user(|k| k.mkdir(CgroupId(0), &format!("g{i}"), CgroupSpec::default()));
+            made.is_ok().then_some(())
+        };
+        let made = (0..).map_while(make).count();
+        assert!(matches!(k.run(Some(20 * MS)), Stop::OutOfMemory(_)), "{machine}");
+        made
+    };
+    let (small, large) = (room_for("1n8c1t"), room_for("8n128c1t"));
+    assert!(large * 3 < small * 2, "{small} cgroups on 8 CPUs, {large} on 1,024");
 }
 
 /// Name of a scheduler, and its knobs.

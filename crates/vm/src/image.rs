@@ -94,7 +94,7 @@ pub fn inspect(path: &Path) -> Result<Facts, VmError> {
         (banner_release(&data), Some(data))
     } else {
         let header = BzHeader::of(&data).ok_or_else(|| wrong(ImageError::Form))?;
-        match header.unpack(&data) {
+        match header.unpack(&data, PAYLOAD_BYTES_MAX) {
             Ok(vmlinux) => (header.release(&data), Some(vmlinux)),
             Err(ImageError::Packing) => (header.release(&data), None),
             Err(why) => return Err(wrong(why)),
@@ -181,7 +181,8 @@ impl BzHeader {
         line.split_whitespace().next().map(str::to_owned)
     }
 
-    fn unpack(&self, data: &[u8]) -> Result<Vec<u8>, ImageError> {
+    /// Unpacks the payload, which may take `max` bytes.
+    fn unpack(&self, data: &[u8], max: u64) -> Result<Vec<u8>, ImageError> {
         let damaged = |why: String| ImageError::Payload(why);
         let end = self.payload_at.saturating_add(self.payload_len);
         let payload = data
@@ -193,10 +194,10 @@ impl BzHeader {
         let stream = ruzstd::decoding::StreamingDecoder::new(payload)
             .map_err(|why| damaged(why.to_string()))?;
         let mut vmlinux = Vec::new();
-        stream
-            .take(PAYLOAD_BYTES_MAX)
-            .read_to_end(&mut vmlinux)
-            .map_err(|why| damaged(why.to_string()))?;
+        stream.take(max + 1).read_to_end(&mut vmlinux).map_err(|why| damaged(why.to_string()))?;
+        if vmlinux.len() as u64 > max {
+            return Err(damaged(format!("it takes more than {max} bytes when unpacked")));
+        }
         Ok(vmlinux)
     }
 }
@@ -268,6 +269,11 @@ mod tests {
         assert!(matches!(refusal(&bz_image(&zstd(b"some kernel"))), ImageError::Payload(_)));
         assert_eq!(refusal(b"no kernel"), ImageError::Form);
         assert_eq!(refusal(b""), ImageError::Form);
+        let image = bz_image(&zstd(b"some kernel"));
+        let header = BzHeader::of(&image).unwrap();
+        assert_eq!(header.unpack(&image, 11), Ok(b"some kernel".to_vec()));
+        let why = header.unpack(&image, 10).unwrap_err();
+        assert!(why.to_string().contains("more than 10 bytes"), "{why}");
         for len in 0..1024 {
             assert!(BzHeader::of(&bz_image(b"")[..len]).is_none_or(|h| h.payload_at == 1024));
         }

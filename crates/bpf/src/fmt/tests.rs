@@ -7,7 +7,8 @@ fn mem() -> Memory {
 }
 
 fn show(fmt: &str, args: &[u64]) -> Result<String, i64> {
-    format(&mem(), fmt.as_bytes(), args).map(|text| String::from_utf8(text).expect("ASCII"))
+    format(&mem(), fmt.as_bytes(), args, MAX_TEXT)
+        .map(|text| String::from_utf8(text.kept).expect("ASCII"))
 }
 
 #[test]
@@ -57,7 +58,8 @@ fn strings_come_from_guest_memory() {
     let at = mem.alloc(64, 8).expect("alloc");
     mem.bytes_mut(at, 6).expect("writable").copy_from_slice(b"hello\0");
     let show = |fmt: &str, arg| {
-        format(&mem, fmt.as_bytes(), &[arg]).map(|text| String::from_utf8(text).expect("ASCII"))
+        format(&mem, fmt.as_bytes(), &[arg], MAX_TEXT)
+            .map(|text| String::from_utf8(text.kept).expect("ASCII"))
     };
     assert_eq!(show("<%s>", at).as_deref(), Ok("<hello>"));
     assert_eq!(show("<%8s>", at).as_deref(), Ok("<   hello>"));
@@ -96,10 +98,10 @@ fn long_strings_fill_the_argument_buffer() {
     let mut mem = mem();
     let at = mem.alloc(1000, 8).expect("alloc");
     mem.bytes_mut(at, 999).expect("writable").fill(b'x');
-    let text = format(&mem, b"%s", &[at]).expect("cut");
-    assert_eq!(text.len(), 511);
-    assert_eq!(format(&mem, b"%s %s", &[at, at]), Err(ENOSPC));
-    assert_eq!(format(&mem, b"%s %d", &[at, 1]), Err(ENOSPC));
+    let text = format(&mem, b"%s", &[at], MAX_TEXT).expect("cut");
+    assert_eq!((text.len, text.kept.len()), (511, 511));
+    assert_eq!(format(&mem, b"%s %s", &[at, at], MAX_TEXT), Err(ENOSPC));
+    assert_eq!(format(&mem, b"%s %d", &[at, 1], MAX_TEXT), Err(ENOSPC));
 }
 
 #[test]
@@ -107,9 +109,29 @@ fn arguments_come_as_words_in_memory() {
     let mut mem = mem();
     let data = mem.alloc(96, 8).expect("alloc");
     mem.write(data, [3u64, 4]).expect("writable");
-    assert_eq!(format_bstr(&mem, b"%d+%d", data, 16).expect("prints"), b"3+4");
-    assert_eq!(format_bstr(&mem, b"%d", data, 15), Err(EINVAL));
-    assert_eq!(format_bstr(&mem, b"%d", data, 8 * 13), Err(EINVAL));
-    assert_eq!(format_bstr(&mem, b"%d", 0, 8), Err(EINVAL));
-    assert_eq!(format_bstr(&mem, b"plain", 0, 0).expect("prints"), b"plain");
+    assert_eq!(format_bstr(&mem, b"%d+%d", (data, 16), MAX_TEXT).expect("prints").kept, b"3+4");
+    assert_eq!(format_bstr(&mem, b"%d", (data, 15), MAX_TEXT), Err(EINVAL));
+    assert_eq!(format_bstr(&mem, b"%d", (data, 8 * 13), MAX_TEXT), Err(EINVAL));
+    assert_eq!(format_bstr(&mem, b"%d", (0, 8), MAX_TEXT), Err(EINVAL));
+    assert_eq!(format_bstr(&mem, b"plain", (0, 0), MAX_TEXT).expect("prints").kept, b"plain");
+}
+
+/// A text counts in full, and only what fits is kept. Widths are those of the kernel: more than
+/// 2^23 - 1 is cut to that, and digits that make an int negative pad nothing.
+#[test]
+fn wide_fields_count_in_full_and_keep_what_fits() {
+    for (fmt, len) in [
+        ("%70000d", 70_000),
+        ("%-70000d", 70_000),
+        ("%070000d", 70_000),
+        ("%9000000d", (1 << 23) - 1),
+        ("%4294967295d", 1),
+        ("%px%9000000d", 16 + (1 << 23) - 1),
+    ] {
+        let args = vec![7; fmt.matches('%').count()];
+        let text = format(&mem(), fmt.as_bytes(), &args, 20).expect("valid");
+        assert_eq!((text.len, text.kept.len()), (len, 20.min(len as usize)), "{fmt}");
+    }
+    let text = format(&mem(), b"%-3d|%05d", &[1, 2], 6).expect("valid");
+    assert_eq!((&text.kept[..], text.len), (&b"1  |00"[..], 9));
 }

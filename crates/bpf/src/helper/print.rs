@@ -4,13 +4,13 @@
 use super::HelperResult;
 use crate::errno::*;
 use crate::fault::Fault;
-use crate::fmt::{MAX_TEXT, format, format_bstr};
+use crate::fmt::{Formatted, MAX_TEXT, format, format_bstr};
 use crate::vm::Host;
 
 /// Models `bpf_trace_printk`: up to three arguments, in registers.
 pub fn trace_printk<H: Host>(h: &mut H, [fmt, size, a, b, c]: [u64; 5]) -> HelperResult {
     let text = match fmt_bytes(h, fmt, size)? {
-        Some(fmt) => format(&h.vm().mem, &fmt, &[a, b, c]),
+        Some(fmt) => format(&h.vm().mem, &fmt, &[a, b, c], MAX_TEXT - 1),
         None => Err(EINVAL),
     };
     Ok(print(h, text))
@@ -19,7 +19,7 @@ pub fn trace_printk<H: Host>(h: &mut H, [fmt, size, a, b, c]: [u64; 5]) -> Helpe
 /// Models `bpf_trace_vprintk`: arguments in an array.
 pub fn trace_vprintk<H: Host>(h: &mut H, [fmt, size, data, data_len]: [u64; 4]) -> HelperResult {
     let text = match fmt_bytes(h, fmt, size)? {
-        Some(fmt) => format_bstr(&h.vm().mem, &fmt, data, data_len as u32),
+        Some(fmt) => format_bstr(&h.vm().mem, &fmt, (data, data_len as u32), MAX_TEXT - 1),
         None => Err(EINVAL),
     };
     Ok(print(h, text))
@@ -32,17 +32,18 @@ pub fn snprintf<H: Host>(h: &mut H, [out, size, fmt, data, data_len]: [u64; 5]) 
     let size = u64::from(size as u32);
     mem.bytes_mut(out, size)?;
     let fmt = mem.c_str(fmt, 1 << 16)?.to_vec();
-    let text = match format_bstr(mem, &fmt, data, data_len as u32) {
+    let room = size.saturating_sub(1) as usize;
+    let text = match format_bstr(mem, &fmt, (data, data_len as u32), room) {
         Ok(text) => text,
         Err(errno) => return Ok(neg(errno)),
     };
     if size > 0 {
-        let kept = text.len().min(size as usize - 1);
-        let to = mem.bytes_mut(out, kept as u64 + 1)?;
-        to[..kept].copy_from_slice(&text[..kept]);
-        to[kept] = 0;
+        let (nul, text) = (text.kept.len(), &text.kept);
+        let to = mem.bytes_mut(out, nul as u64 + 1)?;
+        to[..nul].copy_from_slice(text);
+        to[nul] = 0;
     }
-    Ok(text.len() as u64 + 1)
+    Ok(text.len + 1)
 }
 
 /// Returns the format up to its NUL; None if the format has no NUL within `size` bytes.
@@ -52,12 +53,11 @@ fn fmt_bytes<H: Host>(h: &mut H, fmt: u64, size: u64) -> Result<Option<Vec<u8>>,
     Ok(end.map(|end| bytes[..end].to_vec()))
 }
 
-fn print<H: Host>(h: &mut H, text: Result<Vec<u8>, i64>) -> u64 {
+fn print<H: Host>(h: &mut H, text: Result<Formatted, i64>) -> u64 {
     match text {
         Ok(text) => {
-            let shown = &text[..text.len().min(MAX_TEXT - 1)];
-            h.printk(&String::from_utf8_lossy(shown));
-            text.len() as u64
+            h.printk(&String::from_utf8_lossy(&text.kept));
+            text.len
         }
         Err(errno) => neg(errno),
     }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::mem::{ARENA_WINDOW, PAGE};
 use crate::vm::bare::BareHost;
-use crate::vm::{Config, release_dropped};
+use crate::vm::{Config, FuncId, release_dropped};
 
 fn host() -> (BareHost, InstanceId) {
     let config = Config { nr_cpus: 3, mem_size: 6 * ARENA_WINDOW, ..Config::default() };
@@ -400,4 +400,30 @@ proptest! {
             prop_assert_eq!(keys, model.iter().map(|entry| entry.0).collect::<Vec<_>>());
         }
     }
+}
+
+/// A frozen map refuses each change from user space, whatever its type.
+#[test]
+fn frozen_maps_refuse_every_change_from_user_space() {
+    let (mut h, instance) = host();
+    let mut frozen = |def: &MapDef| {
+        let id = make(&mut h, instance, def);
+        h.vm.freeze_map(id).expect("freeze");
+        id
+    };
+    let hash = frozen(&def(map_type::HASH, 4, 8, 4));
+    let percpu = frozen(&def(map_type::PERCPU_ARRAY, 4, 8, 4));
+    let queue = frozen(&def(map_type::QUEUE, 0, 8, 4));
+    let progs = frozen(&def(map_type::PROG_ARRAY, 4, 4, 4));
+    let vm = &mut h.vm;
+    assert_eq!(vm.map_update(hash, &key(0), &[1; 8], 0), Err(EPERM));
+    assert_eq!(vm.map_delete(hash, &key(0)), Err(EPERM));
+    assert_eq!(vm.map_update_cpu(percpu, &key(0), &[1; 8], 0), Err(EPERM));
+    assert_eq!(vm.map_update(queue, &[], &[1; 8], 0), Err(EPERM));
+    assert_eq!(vm.map_pop(queue), Err(EPERM));
+    assert_eq!(vm.prog_array_set(progs, 0, FuncId(0)), Err(EPERM));
+    assert_eq!(vm.map_set_inner(hash, &key(0), percpu), Err(EPERM));
+    assert_eq!(vm.storage_update(hash, 0, &[1; 8]), Err(EPERM));
+    assert_eq!(vm.storage_delete(hash, 0), Err(EPERM));
+    assert_eq!(vm.map_lookup(hash, &key(0)), Err(ENOENT), "reading is allowed");
 }

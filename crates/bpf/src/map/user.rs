@@ -40,6 +40,12 @@ impl Vm {
         }
     }
 
+    /// Returns a map that user space may change; EPERM if it is frozen.
+    fn changeable_map(&mut self, id: MapId) -> MapResult<&mut Map> {
+        let map = self.maps.get_mut(id).ok_or(EBADF)?;
+        if map.frozen { Err(EPERM) } else { Ok(map) }
+    }
+
     /// Models BPF_MAP_FREEZE: refuses later updates from user space.
     pub fn freeze_map(&mut self, id: MapId) -> MapResult<()> {
         self.maps.get_mut(id).ok_or(EBADF)?.frozen = true;
@@ -82,12 +88,10 @@ impl Vm {
     }
 
     pub fn map_update(&mut self, id: MapId, key: &[u8], value: &[u8], flags: u64) -> MapResult<()> {
+        self.changeable_map(id)?;
         let len = self.map_value_len(id)?;
         let (maps, mut ctx) = self.split_maps();
         let map = maps.get_mut(id).ok_or(EBADF)?;
-        if map.frozen {
-            return Err(EPERM);
-        }
         if let MapKind::Queue(queue) = &mut map.kind {
             if value.len() != len {
                 return Err(EINVAL);
@@ -109,11 +113,9 @@ impl Vm {
         value: &[u8],
         cpu: u32,
     ) -> MapResult<()> {
+        self.changeable_map(id)?;
         let (maps, mut ctx) = self.split_maps();
         let map = maps.get_mut(id).filter(|map| map.is_percpu()).ok_or(EINVAL)?;
-        if map.frozen {
-            return Err(EPERM);
-        }
         let sizes_fit =
             key.len() == map.def.key_size as usize && value.len() == map.def.value_size as usize;
         if !sizes_fit {
@@ -126,11 +128,9 @@ impl Vm {
     }
 
     pub fn map_delete(&mut self, id: MapId, key: &[u8]) -> MapResult<()> {
+        self.changeable_map(id)?;
         let (maps, mut ctx) = self.split_maps();
         let map = maps.get_mut(id).ok_or(EBADF)?;
-        if map.frozen {
-            return Err(EPERM);
-        }
         if key.len() != map.def.key_size as usize {
             return Err(EINVAL);
         }
@@ -170,7 +170,7 @@ impl Vm {
 
     /// Models BPF_MAP_LOOKUP_AND_DELETE_ELEM for a queue or stack.
     pub fn map_pop(&mut self, id: MapId) -> MapResult<Vec<u8>> {
-        let map = self.maps.get_mut(id).ok_or(EBADF)?;
+        let map = self.changeable_map(id)?;
         let MapKind::Queue(queue) = &mut map.kind else {
             return Err(EINVAL);
         };
@@ -192,6 +192,7 @@ impl Vm {
     /// Puts a map into a map of maps. The inner map's type and sizes must match the template of the
     /// outer map.
     pub fn map_set_inner(&mut self, outer: MapId, key: &[u8], inner: MapId) -> MapResult<()> {
+        self.changeable_map(outer)?;
         let template = self.maps.get(outer).and_then(|map| map.def.inner.clone()).ok_or(EINVAL)?;
         let target = self.maps.get(inner).ok_or(EBADF)?;
         let same = target.def.map_type == template.map_type
@@ -232,7 +233,7 @@ impl Vm {
 
     /// Sets a target of tail calls.
     pub fn prog_array_set(&mut self, id: MapId, index: u32, func: FuncId) -> MapResult<()> {
-        let map = self.maps.get_mut(id).ok_or(EBADF)?;
+        let map = self.changeable_map(id)?;
         let MapKind::Progs(progs) = &mut map.kind else {
             return Err(EINVAL);
         };
@@ -272,6 +273,7 @@ impl Vm {
 
     /// Sets the value of an owner. The caller has checked that the owner is alive.
     pub fn storage_update(&mut self, id: MapId, owner: u64, value: &[u8]) -> MapResult<()> {
+        self.changeable_map(id)?;
         let (maps, mut ctx) = self.split_maps();
         let map = maps.get_mut(id).ok_or(EBADF)?;
         if value.len() != map.def.value_size as usize {
@@ -283,6 +285,7 @@ impl Vm {
     }
 
     pub fn storage_delete(&mut self, id: MapId, owner: u64) -> MapResult<()> {
+        self.changeable_map(id)?;
         let (maps, mut ctx) = self.split_maps();
         maps.get_mut(id).ok_or(EBADF)?.storage_delete(&mut ctx, owner)
     }

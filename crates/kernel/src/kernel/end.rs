@@ -81,11 +81,20 @@ pub struct RunEnd {
     /// Number of queued events that may wake or run a task. While it is not 0, sleeping tasks are
     /// no deadlock.
     pub(crate) pending_wakeups: usize,
+    /// Bytes of the default class's queues that are charged to the run.
+    pub(crate) charged_queue_bytes: u64,
 }
 
 impl RunEnd {
     pub(crate) fn new(limits: Limits) -> Self {
-        RunEnd { limits, stop: None, until: 0, event_limit: 0, pending_wakeups: 0 }
+        RunEnd {
+            limits,
+            stop: None,
+            until: 0,
+            event_limit: 0,
+            pending_wakeups: 0,
+            charged_queue_bytes: 0,
+        }
     }
 
     /// Stops the run. If the run has already been stopped, the first reason stays.

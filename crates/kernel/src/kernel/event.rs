@@ -105,12 +105,6 @@ impl Kernel {
         self.start();
         while self.end.stop.is_none() && !self.events.is_empty() {
             self.advance(self.now.saturating_add(WATCH_NS));
-            if let Some(why) = self.over_memory() {
-                // If the run was refused memory and then ended regularly, the regular end does not
-                // count, because the run did not get all the memory it needed.
-                self.end.stop.take_if(|stop| matches!(stop, Stop::Finished | Stop::AllExited));
-                self.end.stop_with(Stop::OutOfMemory(why));
-            }
             if let Some(why) = watch(self.now) {
                 self.end.stop_with(Stop::Interrupted(why));
             }
@@ -143,7 +137,23 @@ impl Kernel {
             let then = self.handle(event);
             self.finish(then);
         }
+        self.charge_queues();
+        if let Some(why) = self.over_memory() {
+            // If the run was refused memory and then ended regularly, the regular end does not
+            // count, because the run did not get all the memory it needed.
+            self.end.stop.take_if(|stop| matches!(stop, Stop::Finished | Stop::AllExited));
+            self.end.stop_with(Stop::OutOfMemory(why));
+        }
         self.end.stop.as_ref()
+    }
+
+    /// Charges the queues that the default class has created since the last call to the run.
+    fn charge_queues(&mut self) {
+        let bytes = self.fair.bytes_of_queues();
+        let new = bytes.saturating_sub(self.end.charged_queue_bytes);
+        if new > 0 && self.vm.mem.charge(new).is_ok() {
+            self.end.charged_queue_bytes = bytes;
+        }
     }
 
     /// Whether this call of `advance` handles another event. It does not if only periodic events

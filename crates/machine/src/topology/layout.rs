@@ -223,6 +223,10 @@ impl Topology {
         check_sizes(&layout)?;
         check_capacities(&layout, nr_cpus)?;
         check_distances(&mut layout.nodes)?;
+        // An error names a core or an LLC by its position in the description, so look for errors
+        // before sorting.
+        partition("core", nr_cpus, layout.cores.iter().map(|c| &c.cpus[..]))?;
+        partition("LLC", nr_cpus, layout.llcs.iter().map(|l| &l.cpus[..]))?;
         // The ids of cores and LLCs follow their lowest CPUs, so that two descriptions of one
         // machine give the same topology.
         layout.cores.sort_by_key(|core| core.cpus.iter().min().copied());

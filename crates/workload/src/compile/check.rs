@@ -298,6 +298,9 @@ fn cgroup_path(program: &Program, path: &str) -> Checked {
         path.split('/').skip(1).fold((0, 0), |(n, len), s| (n + 1, len.max(s.len())));
     let why = match () {
         () if !clean => "is not of the form /a/b".to_owned(),
+        () if path.contains(['\0', '\n']) => {
+            "contains a NUL or a line feed, which cgroupfs refuses".to_owned()
+        }
         () if depth > MAX_DEPTH => {
             format!("is {depth} levels deep; at most {MAX_DEPTH} are modelled")
         }
@@ -306,7 +309,7 @@ fn cgroup_path(program: &Program, path: &str) -> Checked {
         }
         () => return Ok(()),
     };
-    invalid(program, format!("cgroup path \"{shown}\" {why}"))
+    invalid(program, format!("cgroup path {shown:?} {why}"))
 }
 
 /// Checks an extended attribute. Only the namespace `user.` is allowed: setting its attributes

@@ -22,8 +22,13 @@ impl Kernel {
     fn bstr(&mut self, fmt: u64, data: u64, size: u32) -> Result<Option<String>, Fault> {
         let text = self.vm.mem.c_str(fmt, limit::EXIT_MSG_LEN as u64).map(<[u8]>::to_vec);
         let text = text?;
-        match scxlab_bpf::fmt::format_bstr(&self.vm.mem, &text, data, size) {
-            Ok(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
+        match scxlab_bpf::fmt::format_bstr(
+            &self.vm.mem,
+            &text,
+            (data, size),
+            limit::EXIT_MSG_LEN - 1,
+        ) {
+            Ok(text) => Ok(Some(String::from_utf8_lossy(&text.kept).into_owned())),
             Err(error) => {
                 self.scx_error(format!(
                     "cannot format {:?} with {} bytes of arguments ({error})",
