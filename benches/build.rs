@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Compiles `programs.c` twice with the same compiler and optimisation: for BPF, and for this
-//! machine. A scheduler whose BPF object is shipped is compiled for this machine as well,
-//! unmodified, with `native/` in place of scx's headers.
+//! machine. The unmodified source of the scheduler `vtime` is compiled for this machine as well,
+//! with the headers of `native/` in place of scx's headers.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -29,7 +29,7 @@ fn main() {
     cc::Build::new()
         .compiler(&clang)
         .opt_level(2)
-        // The build for BPF already shows the warnings of the scheduler's sources.
+        // Show no warnings here: the build of the scheduler's BPF object already shows them.
         .warnings(false)
         .includes(["native", "../bpf"])
         .files([SCHEDULER, "native/kfuncs.c"])

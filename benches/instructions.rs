@@ -5,9 +5,10 @@
 //! Only the simulation itself counts (`Kernel::advance`), not building the kernel or linking the
 //! object. The count should begin once the scheduler's operations are compiled, so the benchmark
 //! subtracts the count of a run's beginning from the count of the whole run. Each row shows the
-//! shares of the interpreter and of the compiler. They are 0 if nothing was interpreted or compiled
-//! in the counted part. The benchmark needs valgrind, which is not a part of this project. The
-//! profile of the whole run stays in the folder for temporary files, for `callgrind_annotate`.
+//! shares of the interpreter and of the compiler. Each of these shares is 0 if nothing was
+//! interpreted or compiled in the counted part. The benchmark needs valgrind, which is not a part
+//! of this project. The profile of the whole run stays in the folder for temporary files, for
+//! `callgrind_annotate`.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -21,8 +22,8 @@ struct Setup {
     scheduler: &'static str,
     workload: &'static str,
     machine: &'static str,
-    /// Virtual time that does not count, and the total virtual time. Both are short, because
-    /// callgrind is 50 times slower than the host.
+    /// Virtual time at the beginning of a run whose instructions do not count, and total virtual
+    /// time of the run. Both times are short, because callgrind is 50 times slower than the host.
     from_ms: u64,
     to_ms: u64,
 }
@@ -51,7 +52,7 @@ const COUNTED: &str = "--toggle-collect=*Kernel*::advance*";
 /// of a second-level cache.
 const CACHES: [&str; 3] = ["--cache-sim=yes", "--I1=32768,8,64", "--D1=2097152,16,64"];
 
-/// Number of figures counted per case.
+/// Number of figures that `count` returns for a case.
 const COUNTS: usize = 7;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -79,7 +80,7 @@ fn run(setup: &Setup, ms: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Counts a case, and prints its row.
+/// Counts the instructions of a case, and prints the case's row of the table.
 fn row(number: usize) -> Result<(), Box<dyn Error>> {
     let Setup { scheduler, workload, machine, from_ms, to_ms } = CASES[number];
     let (before, after) = (count(number, from_ms)?, count(number, to_ms)?);
@@ -90,8 +91,8 @@ fn row(number: usize) -> Result<(), Box<dyn Error>> {
         insns / switches,
         insns / events,
         interpreter / insns * 100.0,
-        // Keep the share from being negative: two counts of the same work may differ by some
-        // instructions.
+        // Two counts of the same work may differ by some instructions, so the compiler's share may
+        // come out negative; print 0 then.
         (compiler / insns * 100.0).max(0.0),
         code / switches,
         data / switches
@@ -99,8 +100,9 @@ fn row(number: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Makes callgrind count the first `ms` of a case. Returns switches, events, all instructions, the
-/// instructions of the interpreter and of the compiler, and the misses for code and for data.
+/// Makes callgrind count the first `ms` milliseconds of a case, in virtual time. Returns switches,
+/// events, all instructions, the instructions of the interpreter and of the compiler, and the
+/// misses for code and for data.
 fn count(number: usize, ms: u64) -> Result<[f64; COUNTS], Box<dyn Error>> {
     let Setup { scheduler, machine, .. } = CASES[number];
     // The name contains this process's pid, because another process may count at the same time.
@@ -125,7 +127,8 @@ fn count(number: usize, ms: u64) -> Result<[f64; COUNTS], Box<dyn Error>> {
     Ok([switches.parse()?, events.parse()?, all, interpreter, compiler, code, data])
 }
 
-/// Returns the sum of some events in a profile, by the names of its columns.
+/// Returns the total of the wanted events (columns of the profile, such as `Ir`) over the whole
+/// profile.
 fn sum(profile: &str, wanted: &[&str]) -> Result<f64, Box<dyn Error>> {
     let line = |key| profile.lines().find_map(|line| line.strip_prefix(key));
     let (Some(events), Some(totals)) = (line("events:"), line("totals:")) else {
@@ -138,8 +141,9 @@ fn sum(profile: &str, wanted: &[&str]) -> Result<f64, Box<dyn Error>> {
 
 /// Returns the instructions that a profile counts in the interpreter, and in the compiler.
 ///
-/// A function's own costs are lines of a position and a number, after its `fn=(id) name`; the name
-/// is given the first time only. The costs of its callees are on the line after each `calls=`.
+/// In a profile, a function's own costs are lines of a position and a number, after the function's
+/// line `fn=(id) name`; the name is given the first time only. The line after each `calls=` holds
+/// the costs of a callee, which do not count as the function's own.
 fn instructions(profile: &str) -> Result<[f64; 2], Box<dyn Error>> {
     let mut counts = [0.0; 2];
     let mut named = HashMap::new();
@@ -163,7 +167,8 @@ fn instructions(profile: &str) -> Result<[f64; 2], Box<dyn Error>> {
     Ok(counts)
 }
 
-/// Returns the index of the count that a function adds to.
+/// Returns which count a function's instructions belong to: 0 is the interpreter's count, 1 the
+/// compiler's; None for any other function.
 fn counter(name: &str) -> Option<usize> {
     let compiler = ["cranelift", "regalloc2", "jit::translate", "jit::memory", "jit::alu"];
     if name.contains("vm::interp::run") {

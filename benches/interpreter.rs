@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Our interpreter compared with the interpreter of the crate `rbpf`, on the same bytecode.
 //!
-//! Both run the same instructions and must return the same value. Rounds alternate, and each ratio
-//! is of the medians. Our interpreter counts instructions, checks every access against the
-//! simulation's memory and bounds the run, as a simulation needs; rbpf checks accesses against the
-//! program's stack and buffers.
+//! Both run the same instructions and must return the same value. Each round runs both, and each
+//! ratio compares the medians of the rounds. Our interpreter counts instructions, checks every
+//! access against the simulation's memory and limits the number of instructions, as a simulation
+//! needs; rbpf checks accesses against the program's stack and buffers.
 
 use std::error::Error;
 
@@ -33,7 +33,7 @@ const PROGRAMS: &[Program] = &[
                w2 = w0\nw2 <<= 3\nr0 += r2\nr6 -= 1\nif r6 != 0 goto loop\nexit",
         result: 0x8cba_3624_afb2_1f78,
     },
-    // Sums over a buffer of 64 words on the stack, adding to each, 5,000 times.
+    // Sums a buffer of 64 words on the stack and changes each word, 5,000 times.
     Program {
         name: "memory",
         text: "r0 = 0\nr6 = 5000\n\
@@ -45,7 +45,8 @@ const PROGRAMS: &[Program] = &[
                r6 -= 1\nif r6 != 0 goto again\nexit",
         result: 0x6_0e06_2028,
     },
-    // The sieve of Eratosthenes up to 500 in 500 bytes of stack, 500 times: 95 primes.
+    // The sieve of Eratosthenes up to 500 in 500 bytes of stack, 500 times; the result is the
+    // number of primes, 95.
     Program {
         name: "branches",
         text: "r7 = 500\n\
@@ -60,7 +61,8 @@ const PROGRAMS: &[Program] = &[
                r7 -= 1\nif r7 != 0 goto again\nexit",
         result: 95,
     },
-    // The 24th Fibonacci number by a loop around a function of two arguments, 10,000 times.
+    // The 24th Fibonacci number, computed by a loop that calls a function of two arguments, 10,000
+    // times.
     Program {
         name: "calls",
         text: "func main:\nr8 = 10000\n\
@@ -135,7 +137,7 @@ impl Ours {
     fn new(assembled: &Assembled) -> Result<Ours, Box<dyn Error>> {
         let limits = Limits { insns_per_call: u64::MAX, ..Limits::default() };
         let mut host = BareHost::new(Config { limits, ..Config::default() })?;
-        // With the default engine, programs that run often would become machine code.
+        // Force the interpreter: the default engine compiles programs that run often.
         host.vm.engine = Engine::Interp;
         let instance = host.vm.add_instance("bench");
         let image = assembled.image("bench")?.into();

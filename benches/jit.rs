@@ -2,10 +2,11 @@
 //! Machine code compared with our interpreter, `rbpf`'s machine code, and the same C function
 //! compiled for this machine.
 //!
-//! All four must return the same value. Rounds alternate, and each ratio is of the medians. Our
-//! machine code counts instructions, checks every access against the simulation's memory and bounds
-//! the run. rbpf's code neither checks nor counts, and rbpf accepts no program that refers to data.
-//! The native code is `clang -O2`, which may use features that BPF lacks, such as vectors.
+//! All four must return the same value. Each round runs all four, and each ratio compares the
+//! medians of the rounds. Our machine code counts instructions, checks every access against the
+//! simulation's memory and limits the number of instructions. rbpf's code neither checks nor
+//! counts, and rbpf accepts no program that refers to data. The native code is `clang -O2`, which
+//! may use features that BPF lacks, such as vectors.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use scxlab_trace::Tracer;
 const ROUNDS: usize = 9;
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/programs.bpf.o"));
 
-/// Same layout as in `programs.c`.
+/// Same layout as `struct args` in `programs.c`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Args {
@@ -45,7 +46,7 @@ unsafe extern "C" {
 
 type Native = unsafe extern "C" fn(*mut Args) -> i32;
 
-/// Programs, with their number of iterations and their native form.
+/// The programs: name, number of iterations, and the same function compiled for this machine.
 const PROGRAMS: [(&str, u64, Native); 5] = [
     ("arithmetic", 1_000_000, arithmetic),
     ("histogram", 1_000_000, histogram),
@@ -79,7 +80,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     SCHEDULERS.iter().filter(|name| wanted(name)).try_for_each(|name| simulation(name))
 }
 
-/// Schedulers of the whole simulations: eight CPUs, forty tasks that run 1 ms and sleep 4 ms.
+/// Schedulers that the benchmark runs in whole simulations, with eight CPUs and forty tasks that
+/// run 1 ms and sleep 4 ms.
 const SCHEDULERS: [&str; 3] = ["vtime", "fair", "credit"];
 const SIMULATIONS: usize = 41;
 
@@ -192,7 +194,8 @@ fn rbpf(vm: &EbpfVmRaw<'_>, n: u64) -> Result<u64, Box<dyn Error>> {
     Ok(args[1])
 }
 
-/// Returns the slots of a program and its callees in rbpf's form; None if it refers to data.
+/// Returns the slots of a program and its callees in rbpf's form; None if the program or a callee
+/// refers to data, which rbpf does not support.
 fn whole(name: &str) -> Result<Option<Vec<u8>>, Box<dyn Error>> {
     let object = Object::parse(OBJECT, "programs")?;
     let find = |name: &str| object.functions.iter().position(|f| f.name == name);
@@ -220,7 +223,7 @@ fn whole(name: &str) -> Result<Option<Vec<u8>>, Box<dyn Error>> {
     Ok(Some(bytemuck::cast_slice(&raw).to_vec()))
 }
 
-/// The program in a virtual machine of this project.
+/// A program of `programs.c`, loaded into a virtual machine of this project.
 struct Ours {
     host: BareHost,
     loaded: Loaded,

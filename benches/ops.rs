@@ -4,8 +4,9 @@
 //!
 //! Our engines are called as the simulator calls them, including the limit on instructions, the
 //! stack level and the instruction count; the native operations are called as functions. On both
-//! sides a kernel function records its call and returns 0. Rounds alternate; each figure is the
-//! median, in nanoseconds per call.
+//! sides a kernel function records its call and returns 0. Each round runs the interpreter, the
+//! machine code and the native code; each figure is the median of the rounds, in nanoseconds per
+//! call.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -24,7 +25,7 @@ use scxlab_machine::Machine;
 const ROUNDS: usize = 21;
 const CALLS: u64 = 100_000;
 
-/// Same layout as in `native/scx/common.bpf.h`.
+/// Same layout as `struct task_struct` in `native/scx/common.bpf.h`.
 #[repr(C)]
 struct Task {
     dsq_vtime: u64,
@@ -48,7 +49,8 @@ unsafe extern "C" {
     fn vtime_stopping(p: *mut Task, runnable: bool);
 }
 
-/// An operation: its name, its arguments for a task's address, and its native form.
+/// An operation of `vtime`: its name, the arguments to pass for a task at a given address, and a
+/// call of the operation as compiled for this machine.
 struct Op {
     name: &'static str,
     args: fn(u64) -> [u64; 4],
@@ -60,33 +62,37 @@ const OPS: [Op; 5] = [
         name: "select_cpu",
         args: |p| [p, 0, 0, 0],
         native: |p| {
-            // SAFETY: the functions have these types, and touch nothing but the task and data of
-            // their own.
+            // SAFETY: the functions have the types declared above, and touch only the task and
+            // their own data.
             black_box(unsafe { vtime_select_cpu(p, 0, 0) });
         },
     },
     Op {
         name: "enqueue",
         args: |p| [p, WAKEUP, 0, 0],
-        // SAFETY: the function has this type, and touches only the task and its own data.
+        // SAFETY: the function has the type declared above, and touches only the task and its own
+        // data.
         native: |p| unsafe { vtime_enqueue(p, WAKEUP) },
     },
     Op {
         name: "dispatch",
         args: |p| [0, p, 0, 0],
-        // SAFETY: the function has this type, and touches only the task and its own data.
+        // SAFETY: the function has the type declared above, and touches only the task and its own
+        // data.
         native: |p| unsafe { vtime_dispatch(0, p) },
     },
     Op {
         name: "running",
         args: |p| [p, 0, 0, 0],
-        // SAFETY: the function has this type, and touches only the task and its own data.
+        // SAFETY: the function has the type declared above, and touches only the task and its own
+        // data.
         native: |p| unsafe { vtime_running(p) },
     },
     Op {
         name: "stopping",
         args: |p| [p, 1, 0, 0],
-        // SAFETY: the function has this type, and touches only the task and its own data.
+        // SAFETY: the function has the type declared above, and touches only the task and its own
+        // data.
         native: |p| unsafe { vtime_stopping(p, true) },
     },
 ];
@@ -105,7 +111,7 @@ fn row(op: &Op) -> Result<(), Box<dyn Error>> {
     let mut task = TASK;
     let p = &raw mut task;
     let [mut a, mut b, mut c] = [const { Vec::new() }; 3];
-    // SAFETY: nothing else runs, so nothing writes the counter.
+    // SAFETY: no native operation runs now, so nothing writes `nr_kfunc_calls`.
     let before = unsafe { nr_kfunc_calls };
     for _ in 0..ROUNDS {
         a.push(timed(|| interp.run())?);
@@ -116,7 +122,7 @@ fn row(op: &Op) -> Result<(), Box<dyn Error>> {
         })?);
     }
     let calls = ROUNDS as u64 * CALLS;
-    // SAFETY: nothing else runs, so nothing writes the counter.
+    // SAFETY: no native operation runs now, so nothing writes `nr_kfunc_calls`.
     let native = (unsafe { nr_kfunc_calls } - before) / calls;
     let ours = |ours: &Ours| (ours.host.vm.executed / calls, ours.host.vm.kfunc_calls / calls);
     let ((insns, kfuncs), counts) = (ours(&jit), ours(&interp));
@@ -133,14 +139,14 @@ fn row(op: &Op) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns nanoseconds per call.
+/// Measures `run`, which makes `CALLS` calls; returns nanoseconds of CPU time per call.
 fn timed(run: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
     let start = cpu_time();
     run()?;
     Ok(cpu_time().saturating_sub(start).as_secs_f64() * 1e9 / CALLS as f64)
 }
 
-/// The operation in a virtual machine of this project.
+/// An operation of `vtime`, loaded into a virtual machine of this project.
 struct Ours {
     host: RecordingHost,
     loaded: Loaded,
@@ -172,7 +178,7 @@ impl Ours {
     }
 }
 
-/// Creates the task in guest memory; returns its address.
+/// Creates `TASK` in guest memory; returns its address.
 fn task(host: &mut RecordingHost, btf: &scxlab_loader::btf::Btf) -> Result<u64, Box<dyn Error>> {
     let ty = btf.find("task_struct", BtfKind::Struct).ok_or("no task_struct")?;
     let at = host.vm.mem.alloc_kernel(btf.size_of(ty)?, 64)?;

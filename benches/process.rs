@@ -29,20 +29,23 @@ const CPUS: usize = 8;
 const MS: u64 = 1_000_000;
 const ROUNDS: usize = 9;
 
-/// Rounds of the comparison, and the least gain of the control that indicates two cores.
+/// Number of rounds in which one thread is compared with two, and the least speed-up of the
+/// arithmetic control that shows that two cores were available.
 const PAIRS: usize = 31;
 const WHOLE: f64 = 1.9;
 
-/// Number of runs in a comparison, and the length of each in ms.
+/// Number of simulated runs in each measurement of the comparison, and virtual length of a run in
+/// ms.
 const RUNS: u32 = 20;
 const RUN_MS: u64 = 2_000;
 
-/// Steps of the arithmetic loop, and values computed in each; it takes about 0.1 s.
+/// Number of steps of the arithmetic loop, and number of values that each step computes. The loop
+/// takes about 0.1 s.
 const STEPS: u64 = 20_000_000;
 const LANES: usize = 8;
 
-/// Length of the small run, and the lengths at which memory is compared, in ms. At the shortest of
-/// these lengths, the peak already includes the compiler's memory.
+/// Virtual length of the small run, and the virtual lengths at which peak memory is compared, in
+/// ms. At the shortest of these lengths, the peak already includes the compiler's memory.
 const COLD_MS: u64 = 10;
 const MEMORY_MS: [u64; 3] = [1_000, 10_000, 30_000];
 
@@ -58,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     memory()
 }
 
-/// Makes one run in this process, including its preparation; prints the peak of memory.
+/// Prepares and makes one run in this process; prints the peak memory of the process.
 fn child(sink: &str, ms: u64) -> Result<(), Box<dyn Error>> {
     let case = Case::new("vtime", WORKLOAD, MACHINE, ms * MS)?;
     case.run(match sink {
@@ -69,7 +72,7 @@ fn child(sink: &str, ms: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the peak memory of a child's run, in bytes.
+/// Makes a run in a child process; returns the peak memory of the child, in bytes.
 fn spawn(sink: &str, ms: u64) -> Result<u64, Box<dyn Error>> {
     let output = Command::new(std::env::current_exe()?).args([sink, &ms.to_string()]).output()?;
     if !output.status.success() {
@@ -89,7 +92,7 @@ fn cold_start() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Cost of some work.
+/// Wall-clock time and CPU time that some work took.
 #[derive(Clone, Copy)]
 struct Took {
     wall_s: f64,
@@ -105,7 +108,7 @@ impl Took {
     }
 }
 
-/// Costs of one and of two threads or processes, round by round.
+/// Times of one and of two threads or processes, one pair per round.
 #[derive(Default)]
 struct Pairs(Vec<[Took; 2]>);
 
@@ -136,8 +139,9 @@ fn gain([one, two]: &[Took; 2]) -> f64 {
     one.wall_s / two.wall_s
 }
 
-/// Compares one thread or process with two, alternately: threads that only calculate, processes
-/// with runs, and threads of a session. One and two threads of a session must give equal results.
+/// Compares one with two, alternately, in three ways: threads that only calculate, processes that
+/// make simulated runs, and threads that share such runs (a `Session`). The runs of a session must
+/// give equal results on one and on two threads.
 fn comparison() -> Result<(), Box<dyn Error>> {
     let [mut arithmetic, mut processes, mut threads, mut whole] =
         [(); 4].map(|()| Pairs::default());
@@ -173,8 +177,9 @@ fn comparison() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Measures one thread or process (0) and two (1), `first` first. The caller alternates the order,
-/// because the later measurement may find the machine slower.
+/// Calls `measure(0)`, which measures one thread or process, and `measure(1)`, which measures two;
+/// `first` is the argument of the earlier call. The caller alternates the order, because the
+/// machine may be slower during the later measurement.
 fn pair(
     first: usize,
     mut measure: impl FnMut(usize) -> Result<Took, Box<dyn Error>>,
@@ -198,7 +203,8 @@ fn calculate(threads: u64) -> Took {
     Took::of(all).0
 }
 
-/// Runs one process for each element of `runs`, with that many runs on one thread.
+/// Starts one process for each element of `runs`; the element is the number of runs that the
+/// process makes, on one thread.
 fn run_in(runs: &[u32]) -> Result<Took, Box<dyn Error>> {
     let start = Instant::now();
     let program = std::env::current_exe()?;
@@ -213,7 +219,7 @@ fn run_in(runs: &[u32]) -> Result<Took, Box<dyn Error>> {
     Ok(Took { wall_s: start.elapsed().as_secs_f64(), cpu_s })
 }
 
-/// Makes the runs of one process of `run_in`; prints the CPU time of the process.
+/// Makes the runs of one process that `run_in` started; prints the CPU time of the process.
 fn runs_alone(runs: u32) -> Result<(), Box<dyn Error>> {
     session(runs, 1)?;
     println!("{}", host::process_cpu_time().as_secs_f64());

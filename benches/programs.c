@@ -34,7 +34,7 @@ PROGRAM int arithmetic(struct args *args)
 	return 0;
 }
 
-/* Counts by the top bits of a random number, in buckets on the stack. */
+/* Counts random numbers by their top bits, in buckets on the stack. */
 PROGRAM int histogram(struct args *args)
 {
 	u64 n = args->n, x = 1, sum = 0;
@@ -60,7 +60,7 @@ struct node {
 
 struct node nodes[512];
 
-/* A walk along records, as a scheduler reads and writes its data of tasks. */
+/* Follows a chain of records and updates each, as a scheduler does with its data of tasks. */
 PROGRAM int records(struct args *args)
 {
 	u64 n = args->n, now = 0;
@@ -113,7 +113,7 @@ NOINLINE u64 mixed(u64 a, u64 b)
 	return (a ^ (b >> 7)) + b;
 }
 
-/* A loop around a function of two arguments. */
+/* A loop that calls a function of two arguments. */
 PROGRAM int calls(struct args *args)
 {
 	u64 n = args->n, a = 1, b = 2;

@@ -3,9 +3,9 @@
 //!
 //! A case is named after its scheduler and its number of CPUs, such as `vtime-64`. The tasks run
 //! 1 ms and sleep 4 ms. There are five per CPU (four in `SCHEDULER-1024x4096`, about ten in
-//! `SCHEDULER-1024`). The trace is off, costs are the defaults, and there is no perturbation. Each
-//! case runs in a process of its own, so that its peak of resident memory is its own. `-- CASE
-//! [interp]` runs one case in this process, for a profiler or on the interpreter.
+//! `SCHEDULER-1024`). The trace is off, costs are the defaults, and the workload has no random
+//! variation. Each case runs in a process of its own, so that its peak of resident memory is its
+//! own. `-- CASE [interp]` runs one case in this process, for a profiler or on the interpreter.
 
 use std::error::Error;
 use std::process::Command;

@@ -9,8 +9,8 @@ cd "$(dirname "$0")"
 objects() {
     local from=../crates/loader/testdata to=corpus/object_loader
     for object in "$from"/*.bpf.o "$from"/kernel.o; do
-        # Sections that a linker reads and the loader does not. The loader reads .rel.BTF: without
-        # it variables have no offset.
+        # Remove the sections that a linker reads and the loader does not. Keep .rel.BTF, which the
+        # loader reads: without it variables have no offset.
         llvm-objcopy-19 --remove-section=.llvm_addrsig --remove-section=.rel.BTF.ext "$object" "$to/$(basename "$object")"
     done
 }

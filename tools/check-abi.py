@@ -19,11 +19,13 @@ INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF = 1, 2, 3, 4, 5, 6, 7, 8
 VOLATILE, CONST, RESTRICT, FUNC, PROTO, VAR, DATASEC = 9, 10, 11, 12, 13, 14, 15
 FLOAT, DECL_TAG, TYPE_TAG, ENUM64 = 16, 17, 18, 19
 WRAPPERS = (TYPEDEF, VOLATILE, CONST, RESTRICT, TYPE_TAG)
-# Size of a type's data after its 12-byte head, in bytes: a fixed part, and a part per element.
+# Size in bytes of what follows the 12-byte head of a BTF type, by kind: a fixed part, and a part
+# per element (member, enumerator or parameter).
 TAIL = {INT: (4, 0), ARRAY: (12, 0), STRUCT: (0, 12), UNION: (0, 12), ENUM: (0, 8), PROTO: (0, 8),
         VAR: (4, 0), DATASEC: (0, 12), DECL_TAG: (4, 0), ENUM64: (0, 12)}
 
 # Structs that programs place on their stacks or in their maps, or whose layout is an interface.
+# Their size and the offsets of their fields must equal the kernel's.
 OWNED = """sched_ext_ops sched_ext_ops_cid scx_exit_info scx_init_task_args scx_exit_task_args
 scx_enable_args scx_cgroup_init_args scx_cpu_acquire_args scx_cpu_release_args scx_sub_attach_args
 scx_sub_detach_args scx_dump_ctx scx_event_stats scx_bpf_dsq_insert_vtime_args scx_bpf_select_cpu_and_args
@@ -32,8 +34,8 @@ bpf_iter_bits bpf_timer bpf_spin_lock bpf_res_spin_lock bpf_rb_root bpf_rb_node 
 bpf_refcount bpf_dynptr bpf_perf_event_value list_head bpf_iter_meta bpf_iter__task""".split()
 
 
-# Fields that objects access only if a weak symbol exists, which the simulated kernel lacks:
-# docs/internals/fidelity.md.
+# Fields that objects access only if a weak symbol exists. The simulated kernel lacks the symbol, so
+# objects do not access the fields there (docs/internals/fidelity.md).
 GUARDED = {"tick_device.evtdev", "clock_event_device.next_event"}
 
 

@@ -88,7 +88,7 @@ def whole_comments(path, text):
             yield together[0].number, "\n".join(part.text.strip() for part in together)
             together = []
         together.append(line)
-        # A block comment goes on with `*`, or without a marker.
+        # Further lines of a block comment begin with `*`, or have no marker.
         continuing = ("*", "") if marker in ("/*", "*", "") else (marker,)
     if together:
         yield together[0].number, "\n".join(part.text.strip() for part in together)

@@ -8,7 +8,8 @@
 # fill the corpus. Generic code of dependencies is compiled as part of our crates, and sanitized.
 set -euo pipefail
 
-# Cargo passes --cap-lints only for crates that are not ours.
+# Cargo passes --cap-lints only for crates that are not ours. Our crates keep all arguments; the
+# others lose those that instrument code.
 case " $* " in
     *" --cap-lints "*) ;;
     *) exec "$@" ;;

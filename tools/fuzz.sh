@@ -46,8 +46,8 @@ run_one() {
     return 1
 }
 
-# Keeps named inputs. Inputs named by their hash are kept as long as no smaller ones reach the same
-# edges.
+# Rewrites a target's corpus. Inputs with a name of their own stay. An input named by its hash
+# stays, or comes from build/fuzz, only if no smaller input reaches the same edges.
 grow_one() {
     local target=$1 corpus=fuzz/corpus/$1
     mkdir -p "$found/$target"

@@ -6,7 +6,7 @@
 # The kernel is the cloud kernel of Debian's trixie-backports that tools/pins.txt names; its
 # packages must have the SHA-256 given there. Debian keeps one version at a time; once that version
 # is gone, the newest is taken instead, with a warning. The packages are downloaded, never
-# installed, through an apt state of our own; the machine's is not changed.
+# installed, through an apt state of our own; the machine's apt state is not changed.
 #
 #   kernel-objects.sh          does what `make kernel-objects` does
 #   kernel-objects.sh --pins   only prints the lines of tools/pins.txt for the newest kernel
@@ -48,7 +48,7 @@ is_current() {
     [ "$(sed -n 2p stamp)" = "$(ls objects | wc -l)" ]
 }
 
-# Prints the Debian mirror that this machine uses; the suite is on the same server.
+# Prints the Debian mirror that this machine uses; trixie-backports is on the same server.
 mirror() {
     apt-get indextargets --format '$(ORIGIN) $(RELEASE) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
         awk '$1 == "Debian" && $2 !~ /security/ { print $3; exit }'
@@ -57,7 +57,8 @@ mirror() {
 prepare_apt() {
     uri=$(mirror)
     if [ -z "$uri" ]; then
-        # Before the first `apt-get update` apt knows no origins: read the sources files.
+        # Before the first `apt-get update` apt knows no origins, so take the mirror from the
+        # sources files.
         uri=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list \
             2>/dev/null | grep -v '^#' | grep -o '[a-z+]*://[^ ]*/debian/\?\( \|$\)' | head -1)
     fi
@@ -94,8 +95,8 @@ has_all() {
     done
 }
 
-# Sets release and packages: of the pinned kernel if the suite still has it, else of its newest
-# kernel.
+# Sets the variables `release` and `packages` to those of the pinned kernel if the Debian suite
+# still has it, otherwise (or with an argument) to those of the suite's newest kernel.
 find_versions() {
     packages=$(awk '$1 == "deb" { print $2 "=" $3 }' "$pins")
     if [ -z "${1-}" ] && has_all; then
@@ -110,7 +111,7 @@ find_versions() {
     done
 }
 
-# Prints a field of the package's newest version.
+# Prints a field of a package's newest version: PACKAGE FIELD.
 field() {
     apt-cache show --no-all-versions "$1" 2>/dev/null | sed -n "s/^$2: //p" | grep . || die "$suite has no $1"
 }
@@ -125,8 +126,8 @@ is_pinned() {
     grep -q "^deb ${1%=*} ${1#*=} " "$pins"
 }
 
-# Sets deb to the file of the package whose name starts with $1; removes the files of its other
-# versions.
+# Downloads the package whose name starts with $1, unless it is there, and sets `deb` to its file.
+# Removes files of the package's other versions.
 download() {
     local package name file
     package=$(printf '%s\n' $packages | grep "^$1")

@@ -76,7 +76,7 @@ for crate in "$@"; do
     first[$name]=${first[$name]:-$object}
     [ -z "$only_needs" ] && [ -s "$work/objects/$object" ] && continue
     source=$(unpacked "$name" "$version")
-    # Packages of one workspace must have different names.
+    # Packages of one workspace must have different names, so the version is a part of the name.
     package=$name-${version//./_}
     python3 "$root/tools/scx-package.py" strip "$source" "$work/workspace" "$package"
     packages+=("$package")
@@ -119,7 +119,7 @@ fi
 if [ ${#packages[@]} -eq 0 ]; then
     say "all objects exist"
 else
-    # One workspace for each version of scx_cargo.
+    # Packages that need the same version of scx_cargo share a workspace.
     for workspace in "$work"/workspace/*/; do
         build "$workspace"
     done

@@ -19,8 +19,8 @@ from pathlib import Path
 def strip(source: Path, folder: Path, name: str) -> None:
     manifest = tomllib.loads((source / "Cargo.toml").read_text())
     package = manifest["package"]
-    # The scx project releases its crates together: C sources include headers from the scx_cargo of
-    # the same release.
+    # The scx project releases its crates together, and C sources include headers from the scx_cargo
+    # of the same release. Dependencies on scx crates are therefore pinned to that release.
     needs = manifest.get("build-dependencies", {})
     needs = {key: pinned(spec) if key.startswith("scx_") else spec for key, spec in needs.items()}
     copy = folder / needs["scx_cargo"]["version"].lstrip("=") / name
@@ -81,8 +81,8 @@ def collect(messages: Path, folder: Path, names: list[str]) -> None:
             found[place.rpartition("/")[2]] = (Path(message["out_dir"]), version)
     for name in names:
         out, version = found.get(name, (None, None))
-        # Several sources are linked into one object, bpf.bpf.o; a single source gives an object
-        # named as its skeleton.
+        # Several sources are linked into one object, bpf.bpf.o, which is then taken; a single
+        # source gives an object named as its skeleton.
         objects = sorted(out.glob("*.bpf.o"), key=lambda o: o.name != "bpf.bpf.o") if out else []
         if not objects:
             sys.exit(f"scx-objects: the build script of {name} left no object")

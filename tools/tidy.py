@@ -67,14 +67,15 @@ RULES = [(name, re.compile(pattern), instead) for name, pattern, instead in RULE
 # An exception: `// tidy: allow(float): reason` at the end of the line, or on a line of its own
 # above.
 ALLOW = re.compile(r"//\s*tidy: allow\(([a-z ]+)\)(: \S)?")
-# Iteration of a name that the same file declares as a hash map.
+# `HASHED` finds names that a file declares as hash maps; `ITERATED` finds iteration over such a
+# name.
 HASHED = re.compile(r"\b(\w+)\s*:\s*&?(?:mut )?(?:\w+::)*FxHash(?:Map|Set)\b"
                     r"|\blet (?:mut )?(\w+)\s*=\s*(?:\w+::)*FxHash(?:Map|Set)\b")
 ITERATED = (r"\b{0}\s*\.\s*(iter|iter_mut|keys|values|values_mut|drain|retain|into_iter|into_keys"
             r"|into_values|extract_if)\(|\bin\s+&?(mut )?([\w.]+\.)?{0}\s*\{{")
 
-# C files and pages that are not wrapped; the check covers all others. (An additional line in a
-# scheduler changes the line numbers in its object, and with them the text of faults.)
+# C files and pages (under `bpf/`) whose lines may be longer than `COLUMNS`. (An additional line in
+# a scheduler changes the line numbers in its object, and with them the text of faults.)
 UNWRAPPED = re.compile(r"^bpf/")
 
 
@@ -139,7 +140,8 @@ def banned_text(tree):
     """Notes to oneself, paths of a developer's machine, hosts of packages. The patterns are
     assembled, so that this file does not contain the text that it bans."""
     notes = "TO" "DO|FIX" "ME|XX" "X:|todo" r"!\(|unimplemented" r"!\(|#\[ig" "nore"
-    # The names are banned at the start of a path only: sysfs paths contain them further on.
+    # These folder names are banned at the start of a path only: sysfs paths contain them further
+    # on.
     places = "(?<![a-z_])/(work|home|root|tmp)/[a-z]"
     hosts = r"(deb|security|snapshot)\.debian\." r"org|(index|static)\." r"crates\.io|pypi\." "org"
     banned = re.compile(f"{notes}|{places}|{hosts}")
@@ -169,8 +171,8 @@ def comments(tree):
         diagram = None
         for line in comment_lines(name, text):
             total += 1
-            # A block of code or a diagram ends with its comment at the latest, even if it is not
-            # closed.
+            # The checks below skip code blocks and diagrams. A block ends with its comment at the
+            # latest, even if it is not closed.
             if prose(line.text).startswith("```"):
                 diagram = None if diagram else line.number
             elif diagram and line.number == diagram + 1:
@@ -180,7 +182,7 @@ def comments(tree):
                 diagram = None
             if OPENING_WORDS.match(prose(line.text)):
                 opened.append(f"{name}:{line.number}")
-            # One word alone, such as a link, cannot be wrapped.
+            # A line with one word only, such as a link, may be too long: it cannot be wrapped.
             width = len(lines[line.number - 1])
             if width > COLUMNS and " " in prose(line.text) and not UNWRAPPED.match(name):
                 tree.fault(f"{name}:{line.number}", f"a comment of {width} columns, over {COLUMNS}")
@@ -245,7 +247,7 @@ def named_paths(tree):
     """Paths of source files in backticks, in pages and comments, end like a file of the project."""
     ends = {name[at:] for name in tree.names for at in range(len(name)) if at == 0 or name[at - 1] == "/"}
     pattern = re.compile(r"`([A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*/[A-Za-z0-9_-]+\.(?:rs|py|sh|toml|md))`")
-    # The changelog names files as they were.
+    # The changelog is left out, because it names files as they were called at the time.
     for name in tree.files(r"(?!fuzz/corpus/|CHANGELOG|tools/tidy).*\.(md|rs|c|h|toml|py|sh)"):
         for number, line in enumerate(tree.text(name).split("\n"), 1):
             for path in pattern.findall(line):
@@ -318,7 +320,7 @@ def simulated(tree):
         lines = text.split("\n")
         for rule, pattern, instead in rules:
             for match in pattern.finditer(code):
-                # OUT_DIR is allowed: the build's own folder is the same for each run.
+                # `OUT_DIR` is allowed: the build's own folder is the same for each run.
                 if text.startswith('env!("OUT_DIR")', match.start()):
                     continue
                 number = code.count("\n", 0, match.start()) + 1

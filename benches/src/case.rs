@@ -53,7 +53,8 @@ impl Case {
         Ok(Case { machine, workload: *workload, scheduler, duration, engine })
     }
 
-    /// Returns a session of `runs` runs with successive seeds, as `scxlab run --runs` makes it.
+    /// Returns a session (a series of runs) of `runs` runs with successive seeds, as
+    /// `scxlab run --runs` makes it.
     pub fn session(self, runs: u32, threads: usize) -> Session {
         Session {
             machine: self.machine,
@@ -70,7 +71,8 @@ impl Case {
         }
     }
 
-    /// Builds the kernel, runs, and checks that the scheduler was not ejected.
+    /// Builds the kernel and runs the case once. Returns an error if the run does not count, for
+    /// example because the scheduler was ejected.
     pub fn run(&self, tracer: Tracer) -> Result<Measured, Box<dyn Error>> {
         let spec = SimSpec {
             machine: &self.machine,
@@ -95,7 +97,7 @@ impl Case {
 }
 
 impl Measured {
-    /// Returns a metric of the run.
+    /// Returns a metric of the run; NaN if the run does not have it.
     pub fn metric(&self, name: &str) -> f64 {
         self.run.metrics.get(name).map_or(f64::NAN, |metric| metric.value)
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A host whose kernel functions only record their calls, as those of `native/kfuncs.c` do, so that
-//! a benchmark measures how programs are entered, executed, and call the kernel.
+//! A `vm::Host` whose kernel functions only record their calls, as those of `native/kfuncs.c` do,
+//! so that a benchmark measures how programs are entered, executed, and call the kernel.
 //!
-//! Owns: the ring of calls. Does not: implement anything else that programs could call.
+//! Owns: the ring of recorded calls. Does not: implement anything else that programs could call.
 
 use scxlab_bpf::fault::Fault;
 use scxlab_bpf::kfunc::KfuncId;
@@ -10,7 +10,7 @@ use scxlab_bpf::mem::OutOfMemory;
 use scxlab_bpf::timer::TimerId;
 use scxlab_bpf::vm::{CallSite, Config, Host, KptrKind, Storage, Vm};
 
-/// Same as `KEPT` in `native/kfuncs.c`.
+/// Number of calls that the ring keeps; the same as `KEPT` in `native/kfuncs.c`.
 const KEPT: usize = 4096;
 
 pub struct RecordingHost {

@@ -2,16 +2,18 @@
 /*
  * gang: which gang has its turn in a set of CPUs, which CPU leads it there, and for how long.
  *
- * Owns: election, the end of a round. Does not: know tasks or queues, or how CPUs favour a gang;
- * the caller passes the time.
+ * Owns: the election of the CPU that leads a round, and the end of a round. Does not: know tasks or
+ * queues, or how CPUs favour a gang; the caller passes the time.
  *
  * A gang is a set of tasks that want to run at the same time. A domain (a set of CPUs) gives one
  * gang at a time a turn, which is called a round, so that gangs do not divide the domain's CPUs
- * among themselves:
+ * among themselves. The CPU that starts a round is its leader:
  *
- *	            gang_elect(): no round, or its time is over          gang_end(): the gang sleeps, or the leader runs no gang
- *	   nobody ------------------------------------------------> a round ----------------------------------------------> nobody
- *	                                                               |  until the time `until`; then any CPU may be elected
+ *	             gang_elect()            gang_end()
+ *	no round --------------> a round --------------> no round
+ *
+ * gang_elect() starts a round if the domain has none, or if the time `until` of the last one is
+ * over. The caller calls gang_end() when the gang sleeps, or when the leader runs no gang.
  *
  * A round is stored as one word: the gang's number, the round's number, and the leader's CPU. All
  * gangs share one counter of rounds, so that a finished round is not mistaken for a later one
@@ -30,18 +32,18 @@
 #define GANG_ID_MAX		0x7fff
 #define GANG_ROUND_SHIFT	16
 #define GANG_ROUND_MASK		0xffffffffULL
-#define GANG_LEADER_MASK	0xffffULL	/* CPU number + 1 */
+#define GANG_LEADER_MASK	0xffffULL	/* the leader's CPU number + 1 */
 
 /* State of one domain. It fills one cache line. */
 struct gang_lead {
-	u64 round;		/* word of the round; 0: no CPU leads */
+	u64 round;		/* the present round as one word; 0: no CPU leads */
 	u64 until;		/* end of the round, ns */
 	u64 asleep_since;		/* time since which most of the gang sleeps, ns; 0: most
 					 * of it is awake */
 	u32 width;		/* largest number of CPUs that had a runnable task of the gang at
 				 * once in this round */
-	u32 wants;		/* gang that this round kept from leading, and that has no task
-				 * on the leader's CPU; 0: none */
+	u32 wants;		/* gang that this round kept from a round of its own, and that
+				 * has no task on the leader's CPU; 0: none */
 	u64 pad[4];
 };
 
@@ -62,7 +64,8 @@ struct gang_cpu {
 	u32 marked;		/* gang that the present pick puts first; 0: none */
 	u32 domain;		/* first CPU of the domain, in an order in which the CPUs of a
 				 * domain are adjacent */
-	u32 first;		/* position of the first CPU in that order */
+	u32 first;		/* position of the domain's first CPU in the order in which the CPUs
+				 * of a domain are adjacent */
 	u32 nr;			/* number of CPUs of the domain */
 };
 
@@ -76,7 +79,7 @@ static __always_inline u32 gang_leader_of(u64 round)
 	return (round & GANG_LEADER_MASK) - 1;
 }
 
-/* Returns whether a CPU leads the domain, or is about to. */
+/* Returns whether a CPU leads a round in the domain, or is setting one up. */
 static __always_inline bool gang_is_led(struct gang_lead *l, u64 now)
 {
 	u64 round = l->round;
@@ -93,8 +96,9 @@ static __always_inline u64 gang_round(struct gang_lead *l, u64 now)
 }
 
 /*
- * Elects `cpu` and returns its round; 0 if another CPU leads. All gangs share `serial`, the counter
- * of rounds.
+ * Elects `cpu` as the leader of a new round of the gang `id`, and returns that round. Returns 0 if
+ * the domain has a round already, or if another CPU wins the election. All gangs share `serial`,
+ * the counter of rounds.
  */
 static __always_inline u64 gang_elect(struct gang_lead *l, u64 *serial, u32 id, u32 cpu, u64 until, u64 now)
 {

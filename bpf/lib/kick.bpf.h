@@ -3,9 +3,10 @@
  * kick: suppression of kicks from a CPU on its way off line.
  *
  * A CPU that kicks another one first sends an interrupt to itself. A CPU that goes off line and is
- * past its last interrupt never receives this one. From then on the kernel (7.3) takes each further
- * kick of that CPU as already sent, and waits for the lost one when the scheduler is detached. A
- * CPU must therefore send no kicks once the kernel has called ops.cpu_offline() for it.
+ * past its last interrupt never receives the interrupt that it sent to itself. From then on the
+ * kernel (7.3) takes each further kick of that CPU as already sent, and waits for the lost
+ * interrupt when the scheduler is detached. A CPU must therefore send no kicks once the kernel has
+ * called ops.cpu_offline() for it.
  *
  * Owns: this rule. Does not: know which CPUs go off line; the scheduler does.
  */

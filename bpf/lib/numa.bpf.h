@@ -12,7 +12,8 @@
  *	queued		weight of the runnable tasks of a node, as in the series
  *	home		weight of all tasks, each on the node where it is or last was, because the
  *			cache of a sleeping task is there
- *	active		tasks of a node that are runnable, or were within the last window or two
+ *	active		tasks of a node that are runnable, or were within the last one or two
+ *			windows of 67 ms
  *
  * This file judges moves by `home`, because the answer by `queued` would change with every sleep.
  * The home weight of one process on one node is called a share. A move that numa_gains() allows
@@ -22,8 +23,8 @@
  *
  * Locks: the lock of the CPU on which a member is counted guards the member. Sums change
  * atomically. One lock, taken at fork and exit only, guards finding, creating and releasing a
- * process. No lock guards a node's average and windows: a lost update makes a limit wrong by 1 ms,
- * or by a task for two windows.
+ * process. No lock guards a node's average load and its counts by window: a lost update makes the
+ * average wrong by 1 ms, or the number of active tasks wrong by one task for two windows.
  *
  * Requires an arena map named `arena` and lib/pelt.bpf.h, both before the include of this file.
  */
@@ -38,7 +39,7 @@
 #define NUMA_PLACE	1024	/* value of a whole core where cores are counted; a thread
 				 * of a core counts as a fraction */
 
-/* A process's share of a node. */
+/* Weights and counts of the tasks of one process on one node. */
 struct numa_share {
 	u64 queued;
 	u64 home;
@@ -49,11 +50,11 @@ struct numa_share {
 };
 typedef struct numa_share __arena numa_share_t;
 
-/* The counts and weights of an unused process are 0. */
+/* State of a process. An unused entry has counts and weights of 0. */
 struct numa_proc {
 	struct numa_proc __arena *next;	/* next process in the bucket, or in the list of unused
 					 * processes */
-	u64 home;			/* home weight on all nodes */
+	u64 home;			/* sum of the process's home weights on all nodes */
 	u64 turn_at;			/* time when a task of the process was last chosen to be
 					 * moved, ns */
 	u32 nr;
@@ -206,8 +207,8 @@ static __noinline int numa_join(numa_member_t *m, s32 id)
 	m->proc = numa_others;
 	m->weight = 0;
 	/*
-	 * clang would merge adjacent stores of 0 into one store, and omit that store's cast to the
-	 * arena.
+	 * The barriers keep the next stores apart. clang would merge adjacent stores of 0 into one
+	 * store without a cast to the arena, which the verifier refuses.
 	 */
 	asm volatile("" ::: "memory");
 	m->faults = 0;
@@ -268,8 +269,8 @@ static __noinline int numa_release(numa_proc_t *p)
 /* ---- nodes ---- */
 
 /*
- * Updates a node's average up to now with the present `queued`. The caller does so before it
- * changes `queued`.
+ * Updates a node's average load up to `now`. Callers do so before they change `queued`, the weight
+ * of the node's runnable tasks, so `queued` has been constant since the last update.
  */
 static void numa_settle_node(numa_node_t *n, u64 now)
 {
@@ -281,7 +282,7 @@ static void numa_settle_node(numa_node_t *n, u64 now)
 	n->average = pelt_decay(n->average, passed) + queued - pelt_decay(queued, passed);
 }
 
-/* Removes tasks from slept[] whose sleep began before the previous window. */
+/* Removes tasks whose sleep began before the previous window from slept[], a node's sleepers. */
 static void numa_roll_node(numa_node_t *n, u64 now)
 {
 	u64 window = now >> NUMA_WINDOW, passed = window - n->window;
@@ -341,7 +342,7 @@ static __noinline bool numa_has_room(u32 node, u64 weight, u32 beyond, u64 now)
 	return active < numa_limit(node, now) + beyond * NUMA_PLACE;
 }
 
-/* Returns the number of tasks that a node has above its limit. */
+/* Returns the number of active tasks that a node has above its limit; negative: below it. */
 static __noinline __attribute__((unused)) s64 numa_excess(u32 node, u64 now)
 {
 	return ((s64)(numa_active(numa_nodes + node, now) * NUMA_PLACE) - (s64)numa_limit(node, now)) / NUMA_PLACE;
@@ -410,7 +411,7 @@ static void numa_begin_sleep(numa_member_t *m, u64 now)
 	__sync_fetch_and_add(&n->slept[m->slept_in & 1], 1);
 }
 
-/* Counts the member as runnable on that node. */
+/* Counts the task as runnable on that node. */
 static void numa_enqueue(numa_member_t *m, u32 node, u64 weight, u64 now)
 {
 	numa_proc_t *p = m->proc;
@@ -432,7 +433,7 @@ static void numa_enqueue(numa_member_t *m, u32 node, u64 weight, u64 now)
 	m->queued = 1;
 }
 
-/* Counts the member as not runnable, or as about to move to another node. */
+/* Counts the task as not runnable, or as about to move to another node. */
 static void numa_dequeue(numa_member_t *m, u64 now)
 {
 	numa_proc_t *p = m->proc;
@@ -450,7 +451,7 @@ static void numa_dequeue(numa_member_t *m, u64 now)
 	numa_begin_sleep(m, now);
 }
 
-/* Changes the member's weight, and all sums that contain it. */
+/* Changes the task's weight, and all sums of weights that contain it. */
 static void numa_reweigh(numa_member_t *m, u64 weight, u64 now)
 {
 	u64 delta = weight - m->weight;
@@ -471,7 +472,7 @@ static void numa_reweigh(numa_member_t *m, u64 weight, u64 now)
 }
 
 /*
- * Sets the node that holds most of the member's memory, and the number of the member's faults.
+ * Sets the node that holds most of the task's memory, and the number of the task's NUMA faults.
  * `node` is NUMA_NOWHERE if that node is not known.
  */
 static void numa_remember(numa_member_t *m, s32 node, u64 faults)
@@ -488,7 +489,7 @@ static void numa_remember(numa_member_t *m, s32 node, u64 faults)
 		__sync_fetch_and_add(&numa_share(p, m->memory)->faults, faults);
 }
 
-/* Removes an exiting task. */
+/* Removes an exiting task from its process and from all counts. */
 static void numa_leave(numa_member_t *m, u64 now)
 {
 	if (!m->proc)
@@ -513,8 +514,8 @@ static __always_inline bool numa_is_level(numa_share_t *here, numa_share_t *ther
 }
 
 /*
- * Returns how many more faults the process has on `to` than on `from`, if faults decide between the
- * two nodes; otherwise 0.
+ * Returns how many more faults the process has on `to` than on `from`. Returns 0 if its shares of
+ * the two nodes differ by so much that faults do not decide, see numa_is_level().
  */
 static __always_inline s64 numa_memory_gain(numa_proc_t *p, u32 from, u32 to, u64 weight)
 {

@@ -20,7 +20,7 @@
  * Error: units are counted exactly until a period ends. A decay then rounds down by less than 1 +
  * 2^-16, and a run of full periods is off by less than that in either direction. An error decays as
  * the sum does, so the errors of a sum together stay below 1.09 / (1 - y), which is less than 51 of
- * 47788. crates/testkit/tests/pelt.rs derives and tests this bound.
+ * 47788. crates/sched/tests/pelt.rs derives and tests this bound.
  *
  * Models: the series "sched: entity load-tracking re-work" (2012), in Linux from 3.8 on. Differs:
  *   - An update keeps the time below a unit, and the elapsed part of the open period, for the next
@@ -51,7 +51,7 @@ static const u64 pelt_decay_factor[PELT_HALF] = {
 
 struct pelt_avg {
 	u64 last;	/* time up to which the sums are counted, ns */
-	u32 runnable;	/* this and the next two: sums, up to PELT_MAX */
+	u32 runnable;	/* `runnable`, `running` and `period` are sums of at most PELT_MAX */
 	u32 running;
 	u32 period;
 	u32 open;	/* elapsed units of the open period */
@@ -97,7 +97,7 @@ static __noinline __attribute__((unused)) bool pelt_update(struct pelt_avg __are
 	u64 units, ended, part, full, left;
 
 	if ((s64)(now - a->last) < 0) {
-		a->last = now;	/* goes back: another CPU's clock was ahead at the last update */
+		a->last = now;	/* `last` goes back: another CPU's clock was ahead at the last update */
 		return false;
 	}
 	units = (now - a->last) >> PELT_UNIT_SHIFT;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A priority array: a FIFO list per level, and a bitmap of the non-empty levels. Level 0 is the best.
+ * A priority array: a FIFO list per level, and a bitmap of the non-empty levels. Level 0 is the
+ * best.
  *
  * Owns: the order of one array's waiting tasks. Does not: know the array's purpose, slices or CPUs.
  * Each list is a user DSQ, so the kernel removes a task that leaves the run queue, and no task can
@@ -40,7 +41,7 @@ static __always_inline u64 prio_better(u32 level, bool equal)
 	return n >= PRIO_LEVELS ? PRIO_ALL : (1ULL << n) - 1;
 }
 
-/* Creates the lists: DSQs `base` to `base + PRIO_LEVELS - 1`. May sleep. */
+/* Creates an array's lists, the DSQs `base` to `base + PRIO_LEVELS - 1`. May sleep. */
 static inline s32 prio_array_create(u64 base)
 {
 	u32 level;

@@ -26,8 +26,8 @@ enum tickle_pri {
 };
 
 enum tickle_mode {
-	TICKLE_OLD,	/* before the change */
-	TICKLE_NEW,	/* after the change */
+	TICKLE_OLD,	/* the decision before the change of 2012 */
+	TICKLE_NEW,	/* the decision after the change of 2012 */
 };
 
 struct tickle_in {
@@ -41,7 +41,7 @@ struct tickle_in {
 /* A decision: the actions, and the counters of Xen that the caller increments. */
 enum tickle_action {
 	TICKLE_LOCAL		= 1 << 0,	/* interrupt `cpu` */
-	TICKLE_IDLERS		= 1 << 1,	/* wake one suitable idler, or all of them */
+	TICKLE_IDLERS		= 1 << 1,	/* wake one suitable idler, or all suitable ones */
 	TICKLE_MIGRATE_CUR	= 1 << 2,	/* move cur, and count that in kicked_away,
 						 * migrate_r and migrate_kicked_away */
 
@@ -68,8 +68,8 @@ static __always_inline u32 tickle_local_counter(s32 cur_pri)
 }
 
 /*
- * new interrupts cur if its priority is higher. Idlers are woken as well whenever two vCPUs want to
- * run on `cpu`.
+ * The decision before the change: new interrupts cur if new's priority is higher. Suitable idlers
+ * are woken as well whenever two vCPUs want to run on `cpu`.
  */
 static __always_inline u32 tickle_decide_old(const struct tickle_in *in)
 {
@@ -90,8 +90,9 @@ static __always_inline u32 tickle_decide_old(const struct tickle_in *in)
 }
 
 /*
- * If an idler is suitable, idlers are woken and cur is not interrupted. If all idlers are
- * unsuitable, new interrupts a cur of lower priority, and cur moves to one of the idlers.
+ * The decision after the change: if an idler is suitable, suitable idlers are woken and cur is not
+ * interrupted. If all idlers are unsuitable, new interrupts a cur of lower priority, and cur moves
+ * to one of the idlers.
  */
 static __always_inline u32 tickle_decide_new(const struct tickle_in *in)
 {

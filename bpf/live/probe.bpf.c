@@ -11,9 +11,9 @@
  * Only the part of a wait within the measurement counts. Tasks are killed after the measurement, so
  * that a CPU switches also to those that still wait at its end.
  *
- * A traced run also writes the events of every task into a ring, until the ring is full. The reader
- * reads the ring after the run, because during the run the measured scheduler would schedule the
- * reader.
+ * A traced run also writes the events of every task into a ring buffer, until the buffer is full.
+ * The reader (crates/live/src/probe.rs) reads the ring buffer after the run, because during the run
+ * the measured scheduler would schedule the reader.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
@@ -30,11 +30,12 @@ char _license[] SEC("license") = "GPL";
 const volatile u32 root_tgid = 0;
 /* Number of CPUs. */
 const volatile u32 nr_cpus = 1;
-/* Non-zero if events are written into the ring. */
+/* Non-zero if the programs write events into the ring buffer. */
 const volatile u32 tracing = 0;
 
 /*
- * The measurement lies between these times. The loader sets them while the programs are attached.
+ * The measurement begins at `from` and ends at `until`. The loader sets both times while the
+ * programs are attached.
  */
 u64 from = ~0ULL;
 u64 until = ~0ULL;
@@ -115,7 +116,7 @@ static u32 bucket_of(u64 ns)
 
 	if (ns < SUB)
 		return ns;
-	/* Finds the position of the highest bit by halving the range. */
+	/* Finds the position of the highest set bit of `ns` by binary search. */
 	top = 0;
 	for (int step = 32; step; step >>= 1) {
 		if (ns >> (top + step))
@@ -236,7 +237,7 @@ static __always_inline void trace(enum trace_kind kind, u64 now, struct task_str
 	r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
 	if (!r) {
 		cpu = this_cpu();
-		/* The addition is atomic, because an interrupt may count in between. */
+		/* The addition is atomic, because an interrupt may also count an event. */
 		if (cpu)
 			__sync_fetch_and_add(&cpu->untraced, 1);
 		return;
@@ -434,8 +435,9 @@ int BPF_PROG(on_switch, bool preempted, struct task_struct *prev, struct task_st
 		return 0;
 	trace(TRACE_SWITCH, now, prev, next, state_after(preempted, prev_state), 0);
 	/*
-	 * At the CPU's first switch `since` is 0, so `prev` is charged from the beginning of the
-	 * measurement. The CPU has run `prev` since before then.
+	 * `since` is the time of the CPU's last switch. At the first switch that the probe sees it
+	 * is 0, so `prev` is charged from the beginning of the measurement, because the CPU has run
+	 * `prev` since before then.
 	 */
 	if (prev->pid)
 		cpu->busy += measured(cpu->since, now);

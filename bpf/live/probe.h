@@ -7,7 +7,7 @@
 #define SCXLAB_PROBE_H
 
 #ifdef __BINDGEN__
-/* Replaces, for the reader, the kernel's types, which the probe takes from vmlinux.h. */
+/* These types replace, for the reader, the kernel's types, which the probe takes from vmlinux.h. */
 typedef unsigned char __u8;
 typedef unsigned int __u32;
 typedef int __s32;
@@ -59,7 +59,7 @@ struct cpu_account {
 
 /* Figures of a task of the workload, from its first switch in until its last switch out. */
 struct task_account {
-	__u64 run;	/* ns */
+	__u64 run;	/* ns in which the task ran */
 	__u64 wait;	/* ns in which the task was runnable and did not run */
 	__u64 voluntary;
 	__u64 involuntary;
@@ -74,7 +74,7 @@ struct task_account {
 
 /* How much the workload's tasks of one cgroup run at the same time. */
 struct cgroup_account {
-	__u64 since;	/* time of the last change, ns */
+	__u64 since;	/* time up to which `some` and `all` are counted, ns */
 	__u64 some;	/* ns in which two or more tasks were runnable and at least one ran */
 	__u64 all;	/* part of `some` in which all runnable tasks ran, or one on each CPU */
 	__u32 waits;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Records every call of the kernel to an operation of a scheduler, whichever the scheduler is.
- * Tracing programs at the entries of the scheduler's programs do so. crates/live/src/witness.rs
- * sets the target of each tracing program, and does not load those for operations that the
- * scheduler lacks. crates/kernel/src/ext/op_record.rs records the same data for the simulated
- * kernel.
+ * witness: records every call of the kernel to an operation (struct sched_ext_ops) of a scheduler,
+ * whichever the scheduler is.
+ *
+ * The witness consists of tracing programs, one for each operation, which run at the entries of the
+ * scheduler's programs. crates/live/src/witness.rs sets the target of each tracing program, and
+ * does not load those for operations that the scheduler lacks. crates/kernel/src/ext/op_record.rs
+ * records the same data for the simulated kernel.
  */
 #include <scx/common.bpf.h>
 #include "witness.h"

@@ -5,7 +5,7 @@
 #ifndef __SCXLAB_WITNESS_H
 #define __SCXLAB_WITNESS_H
 
-/* The operations, in the order of OPS in log.rs. */
+/* A scheduler's operations, in the order of the array OPS in crates/lab/src/conform/log.rs. */
 enum witnessed_op {
 	OP_SELECT_CPU, OP_ENQUEUE, OP_DEQUEUE, OP_TICK, OP_RUNNABLE, OP_RUNNING, OP_STOPPING, OP_QUIESCENT,
 	OP_YIELD, OP_SET_WEIGHT, OP_SET_CPUMASK, OP_INIT_TASK, OP_EXIT_TASK, OP_ENABLE, OP_DISABLE, OP_CGROUP_INIT,

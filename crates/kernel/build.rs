@@ -45,7 +45,8 @@ fn write_bindings(clang: &str, out: &Path) -> Result<(), String> {
     }
     bindgen::Builder::default()
         .header("abi/kernel.h")
-        // The target is that of BPF objects, so that the structs have the BTF's layout on any host.
+        // bindgen's target is that of BPF objects, so that the Rust structs have the BTF's layout
+        // on any host.
         .clang_args(["-target", "bpf", "-D__BINDGEN__"])
         .use_core()
         .default_enum_style(bindgen::EnumVariation::Consts)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Compares the views of our loader and of libbpf on objects: `cargo run --example agree --
+//! Compares what our loader and libbpf read from object files: `cargo run --example agree --
 //! FILE...`
 
 use scxlab_fuzz::libbpf::{ours, theirs};

@@ -67,7 +67,8 @@ fn main() {
     for (name, text) in PROGRAMS {
         let made = assemble(text).unwrap_or_else(|error| panic!("{name}: {error}"));
         let split = made.funcs.get(1).map_or(0, |func| func.start as u8);
-        // Once as it is, and once with the repair flag, for mutation.
+        // Write each program once as it is, and once with the flag `REPAIR`, so that more of its
+        // mutations decode.
         for (flags, ending) in [(0, "raw"), (1, "bent")] {
             let mut bytes = vec![flags, split];
             for insn in &made.raw {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Two engines: a valid program, generated from any bytes, behaves the same on both.
+//! Interpreter and JIT compiler: a valid program, generated from any bytes, behaves the same on
+//! both engines.
 //!
 //! Promises: result or report, counts, calls with their arguments, memory and frames are equal on
 //! both engines, in two calls in a row.

@@ -16,16 +16,16 @@ use scxlab_loader::object::{Object, ObjectError};
 
 const PAGE: u32 = 4096;
 
-/// By name: type, sizes of key and value in bytes, and number of elements.
+/// Maps by name: type, sizes of key and value in bytes, and number of elements.
 type Maps = BTreeMap<String, [u32; 4]>;
 
-/// Comparable properties of an object.
+/// What a loader reads from an object, as far as our loader and libbpf can be compared.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct View {
     maps: Maps,
     /// Names of the struct_ops tables.
     struct_ops: Vec<String>,
-    /// By name: section and number of instructions.
+    /// Programs by name: section and number of instructions.
     programs: BTreeMap<String, (String, usize)>,
 }
 
@@ -35,7 +35,7 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// Returns the view of our loader.
+/// Returns what our loader reads from an object.
 pub fn ours(data: &[u8]) -> Result<View, ObjectError> {
     let object = Object::parse(data, "fuzz")?;
     let mut view = View::default();
@@ -69,7 +69,7 @@ fn rounded(kind: u32, entries: u32) -> u32 {
         .unwrap_or(entries)
 }
 
-/// Returns the view of libbpf.
+/// Returns what libbpf reads from an object; None if libbpf refuses the object.
 pub fn theirs(data: &[u8]) -> Option<View> {
     libbpf_rs::set_print(None);
     let object = ObjectBuilder::default().name("fuzz").ok()?.open_memory(data).ok()?;

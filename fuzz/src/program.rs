@@ -3,7 +3,7 @@
 //!
 //! Promises: no panic; no access outside the simulation's memory (checked by the address
 //! sanitizer); an end within the instruction limit; and the same result, fault, counters and prints
-//! in a second run and on the other engine.
+//! in a second interpreted run and as machine code.
 //!
 //! Form of an input: a byte of flags, a byte with the start of the second function, then 8-byte
 //! slots. With `REPAIR` each slot is changed towards something that decodes, so that random bytes

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Replacement of scx's header of that name, with which a scheduler's source is compiled for this
- * machine.
+ * Replacement of scx's header `scx/common.bpf.h`, with which the source of the scheduler `vtime` is
+ * compiled for this machine.
  *
- * It has only what bpf/sched/vtime uses. Kernel functions are real calls (kfuncs.c), as they are
- * for BPF; operations are functions that take their arguments in registers.
+ * The replacement declares only what bpf/sched/vtime uses. Kernel functions are real calls
+ * (kfuncs.c), as they are for BPF; operations are functions that take their arguments in registers.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,7 +42,7 @@ enum {
 struct scx_exit_info;
 struct cpumask;
 
-/* Same layout as in ops.rs. */
+/* Same layout as `struct Task` in ops.rs. */
 struct task_struct {
 	struct {
 		u64 dsq_vtime;

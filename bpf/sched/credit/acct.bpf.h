@@ -17,9 +17,12 @@
 
 #define NR_ACTIVE_WORDS	(MAX_VCPUS / 64)
 
-/* Active vCPUs: one bit per slot. A tick sets the bit, and the accounting clears it. */
+/*
+ * Active vCPUs: one bit per vCPU slot. A tick or a debt sets a vCPU's bit, and the accounting
+ * clears it when the vCPU sleeps with more credit than a time slice.
+ */
 u64 active_vcpus[NR_ACTIVE_WORDS];
-u32 nr_slots;			/* slots used so far: those below this number */
+u32 nr_slots;			/* vCPU slots used so far: those below this number */
 
 /*
  * First domain in the list of active domains (index + 1; 0 ends the list), the sum of all credit
@@ -103,7 +106,7 @@ do {											\
 
 /*
  * Counts the active vCPUs of each domain, and returns the sum of the active domains' weights. Puts
- * a newly active domain at the head of the list.
+ * a newly active domain at the head of the list of active domains.
  */
 __noinline u64 count_active(void)
 {
@@ -188,9 +191,10 @@ static bool share_out(struct dom *d)
 }
 
 /*
- * Computes the share of each active domain. Domains without active vCPUs leave the list. A domain
- * that cannot take all of its share moves to the head of the list if a domain before it could have
- * used more. In later periods the domains after it then get the part that it leaves.
+ * Computes the share of each active domain. Domains without active vCPUs leave the list of active
+ * domains. A domain that cannot take all of its share moves to the head of the list if a domain
+ * before it could have used more. In later periods the domains after it then get the part that it
+ * leaves.
  */
 __noinline int share_all(void)
 {
@@ -238,8 +242,9 @@ static void park(struct vcpu *v)
 	v->parked = true;
 	v->parked_at = scx_bpf_now();
 	/*
-	 * Sets the bit of the slot, because the accounting must look at a parked vCPU again. The
-	 * bit may be clear, because the slot may have been given to another task in the meantime.
+	 * Sets the slot's bit in active_vcpus, because the accounting must look at a parked vCPU
+	 * again. The bit may be clear, because the slot may have been given to another task in the
+	 * meantime.
 	 */
 	set_active(v->slot);
 	STAT(vcpu_park);

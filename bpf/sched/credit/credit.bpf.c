@@ -88,8 +88,8 @@ static void enqueue_again(struct task_struct *p, struct vcpu *v, u64 enq_flags)
 		class = class_of(v->pri);
 	} else if (v->yielded && class + 1 < NR_CLASSES && scx_bpf_dsq_nr_queued(queue_id(cpu, class + 1)) > 0) {
 		/*
-		 * A vCPU that yielded goes behind those of the next lower priority, until the next
-		 * sort.
+		 * A vCPU that yielded goes behind the vCPUs of the next lower priority. It stays
+		 * there until the next sort of the CPU's queues, which follows each accounting.
 		 */
 		class++;
 	}
@@ -164,8 +164,9 @@ static bool is_ratelimited(const struct vcpu *v, s32 pri)
 }
 
 /*
- * Cancels the move of a vCPU to another CPU if no idle CPU may run it. Xen of 2012 moves a kicked
- * away vCPU in any case; later versions move it only to an idle CPU, as here.
+ * Cancels the move of a vCPU to another CPU if no idle CPU may run it. Xen of 2012 moves a vCPU
+ * that a wake-up drives from its CPU in any case; later versions move it only to an idle CPU, as
+ * here.
  */
 static void settle_migration(struct task_struct *prev, struct vcpu *v)
 {
@@ -298,7 +299,7 @@ void BPF_STRUCT_OPS(credit_update_idle, s32 cpu, bool idle)
 	note_idle(cpu, idle);
 }
 
-/* Returns a free slot, or MAX_VCPUS. */
+/* Returns a free vCPU slot; MAX_VCPUS: all slots are in use. */
 static u32 slot_alloc(void)
 {
 	u32 slot;
@@ -329,9 +330,9 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(credit_init_task, struct task_struct *p, struct scx
 	}
 	ref->slot = slot;
 	/*
-	 * Clears the slot's bit before the slot's state. The accounting may still park the slot's
-	 * last task between the two. In the reverse order a parked vCPU could stay without its bit,
-	 * and the accounting would never unpark it.
+	 * Clears the slot's bit in active_vcpus before the slot's state. The accounting may still
+	 * park the vCPU of the slot's last task between the two steps. In the reverse order the new
+	 * vCPU could be left parked without its bit, and the accounting would never unpark it.
 	 */
 	clear_active(slot);
 	__builtin_memset(v, 0, sizeof(*v));

@@ -54,14 +54,14 @@ KNOB(u32, park_max_ms, 8000,
 	     "longest time for which a vCPU is parked, 1 to 8000");
 
 /*
- * recipes/credit.toml fills these before the load. Without the recipe each CPU is a core, and all
- * are in one socket.
+ * Topology of the machine, which recipes/credit.toml fills in before the load. Without the recipe
+ * each CPU is a core, and all CPUs are in one socket.
  */
 const volatile bool topology_known = false;
 u16 cpu_core[MAX_CPUS];
 u16 cpu_socket[MAX_CPUS];
 
-/* State of a task, which lives as long as the task. Slots are reused. */
+/* State of a task, in a slot that the task has from its creation to its exit. Slots are reused. */
 struct vcpu {
 	s64 credit_us;		/* credit left; changed atomically by the vCPU's CPU and by the
 				 * accounting */
@@ -113,7 +113,7 @@ struct cpu_ctx {
 				 * still have it */
 	u32 called;		/* the accounting kicked the CPU, which was idle beside its own
 				 * queue */
-	u32 stands_still;	/* the CPU stayed idle after that kick */
+	u32 stands_still;	/* the CPU stayed idle after the accounting's kick */
 	u64 next_tick;
 } __attribute__((aligned(64)));
 

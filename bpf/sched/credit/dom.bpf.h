@@ -52,7 +52,7 @@ struct {
 	__type(value, u32);
 } free_doms SEC(".maps");
 
-u32 nr_doms = 1;	/* numbers used so far: those below this one; the root's is 0 */
+u32 nr_doms = 1;	/* domain numbers used so far: those below this one; the root's is 0 */
 
 static __always_inline struct dom *dom_at(u32 dom)
 {
@@ -83,7 +83,7 @@ static u32 dom_of_new_task(struct scx_init_task_args *args)
 	return dom;
 }
 
-/* Returns a free number, or MAX_DOMS. */
+/* Returns a free domain number; MAX_DOMS: all numbers are in use. */
 static u32 dom_alloc(void)
 {
 	u32 dom;

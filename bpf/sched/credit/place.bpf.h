@@ -17,7 +17,10 @@ static __always_inline u32 socket_of(s32 cpu)
 	return cpu_socket[cpu & (MAX_CPUS - 1)] & (MAX_CPUS - 1);
 }
 
-/* Updates the counts of idle CPUs. The kernel's mask says which CPUs are idle. */
+/*
+ * Updates the numbers of idle CPUs in the core, in the socket and in the machine. The kernel's idle
+ * mask, not these numbers, says which CPUs are idle.
+ */
 static void note_idle(s32 cpu, bool idle)
 {
 	u32 was = __sync_lock_test_and_set(&cpu_ctx(cpu)->idle, idle);
@@ -31,9 +34,9 @@ static void note_idle(s32 cpu, bool idle)
 }
 
 /*
- * Whether `nxt` is better than `cpu`. Within a socket, the core of `nxt` must have more idle CPUs
- * than that of `cpu`; across sockets, the socket of `nxt` must have more than twice as many.
- * `extra` is 1 if `cpu` counts as idle although the idle mask lacks it.
+ * Whether the CPU `nxt` is a better place for a vCPU than `cpu`. Within a socket, the core of `nxt`
+ * must have more idle CPUs than that of `cpu`; across sockets, the socket of `nxt` must have more
+ * than twice as many. `extra` is 1 if `cpu` counts as idle although the idle mask lacks it.
  */
 static bool nxt_is_better(s32 cpu, s32 nxt, u32 extra)
 {

@@ -41,7 +41,10 @@ static __noinline u32 nr_waiting(s32 cpu)
 	return (boost > 0 ? boost : 0) + (under > 0 ? under : 0) + (over > 0 ? over : 0);
 }
 
-/* Time slice, shortened if so many vCPUs wait that a round would take longer than ROUND_NS. */
+/*
+ * Returns the time slice, shortened if so many vCPUs wait that a slice for each of them would take
+ * longer than ROUND_NS.
+ */
 static u64 slice_ns(s32 cpu)
 {
 	u64 tslice = tslice_ms * NS_PER_MS, fair = ROUND_NS / (nr_waiting(cpu) + 1);
@@ -147,7 +150,7 @@ static __noinline void tickle_for(struct task_struct *p, s32 new_pri, s32 cpu)
 	} else if (in.cur_pri == TICKLE_PRI_OTHER) {
 		/*
 		 * The CPU may be between two tasks and about to become idle. The kick makes it look
-		 * again.
+		 * for a task again.
 		 */
 		kick(cpu, 0);
 	}
@@ -192,8 +195,8 @@ static __noinline int sort_queues(s32 cpu)
 		return 0;
 	c->sorted = now;
 	/*
-	 * vCPUs that rise are moved first, behind those that are already UNDER. Those that fall are
-	 * moved after them.
+	 * The DSQ of priority OVER comes first, so that vCPUs that rise to UNDER queue behind those
+	 * that are already UNDER. vCPUs that fall are moved after that.
 	 */
 	sort_class(cpu, 2);
 	sort_class(cpu, 1);
@@ -206,7 +209,7 @@ static bool is_hot(const struct vcpu *v)
 	return scx_bpf_now() - v->last_run < vcpu_migration_delay_us * NS_PER_US;
 }
 
-/* Takes the first vCPU of a peer's DSQ that may run here and is not cache-hot. */
+/* Takes the first vCPU in a DSQ of another CPU that may run here and is not cache-hot. */
 static __noinline bool take_cold(s32 cpu, u64 dsq)
 {
 	struct task_struct *p;
@@ -280,8 +283,8 @@ static __noinline bool steal(s32 cpu, s32 pri)
 }
 
 /*
- * Runs the first vCPU of a class out of turn, if it has waited behind vCPUs of better classes for
- * rescue_ms.
+ * Runs the first vCPU in the DSQ of a priority out of turn, if it has waited behind vCPUs of higher
+ * priority for rescue_ms.
  */
 static __noinline bool rescue(s32 cpu)
 {

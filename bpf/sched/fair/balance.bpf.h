@@ -4,8 +4,8 @@
  *
  * Models: load_balance() and rebalance_domains() of Linux 3.2. Differs: a pass moves one task,
  * which runs next, because a task reaches another CPU only through that CPU's local queue. If more
- * load should move, the pass is repeated at the next dispatch. A tick only marks the levels that
- * are due; the dispatch that it asks for balances them.
+ * load should move, the pass is repeated at the next dispatch. A tick only marks the levels (core,
+ * LLC, node, machine) that are due; the dispatch that the tick asks for balances them.
  */
 #ifndef FAIR_BALANCE_BPF_H
 #define FAIR_BALANCE_BPF_H
@@ -48,7 +48,7 @@ static __always_inline bool may_pull(struct task_struct *p, fair_task_t *t, pull
 	return pull->load / 2 <= pull->imbalance;
 }
 
-/* Takes the first task of a DSQ, in the order of vruntime, that may come. */
+/* Moves the first task of a DSQ, by vruntime, that may_pull() accepts to the CPU `pull->to`. */
 __weak bool pull_from_queue(u64 dsq, s32 cpu)
 {
 	pull_t *pull = &cpu_at(cpu)->pull;
@@ -73,8 +73,8 @@ __weak bool pull_from_queue(u64 dsq, s32 cpu)
 }
 
 /*
- * Takes a task as the CPU's `pull` says. If the other CPU's list of queues changes meanwhile, this
- * may overlook a task.
+ * Moves a waiting task from the CPU `pull->from` to `pull->to`, under the conditions in `pull`. If
+ * the first CPU's list of queues changes during the search, the search may overlook a task.
  */
 __weak bool pull_task(s32 cpu)
 {
@@ -96,8 +96,9 @@ __weak bool pull_task(s32 cpu)
 }
 
 /*
- * Takes a task. Between nodes it first tries tasks whose process the move does not scatter, then
- * all that numa_lets() allows.
+ * Takes a waiting task from the CPU `pull->from`. If that CPU is on another node, a first search
+ * takes only a task whose process the move does not scatter; a second one takes any that
+ * numa_lets() allows.
  */
 static bool pull_best(s32 cpu)
 {
@@ -150,8 +151,8 @@ static void push_from(s32 from, s32 to, numa_proc_t *only)
 /* ---- intervals ---- */
 
 /*
- * Shortest interval between two passes of a busy CPU, ms. It applies after a move; each pass
- * without one doubles the interval.
+ * Shortest interval between two balancing passes of a busy CPU, ms. It applies after a move; each
+ * pass that finds no CPU to take a task from doubles the interval.
  */
 static __always_inline u32 shortest_interval(u32 level)
 {
@@ -172,7 +173,7 @@ static void note_balanced(fair_level_t *at, u32 level)
 	at->interval = min_u64(2 * max_u64(at->interval, shortest_interval(level)), longest_interval(level));
 }
 
-/* At a tick: notes which levels are due. */
+/* At a tick: notes which levels are due for balancing. Returns true if any is. */
 static __always_inline bool balance_is_due(fair_cpu_t *c, u64 now)
 {
 	u32 level;
@@ -196,7 +197,7 @@ static __always_inline bool balance_is_due(fair_cpu_t *c, u64 now)
 
 enum { PULLED, PULL_FAILED, PULL_PINNED };
 
-/* Counts a failed pass. After several failed ones, the running task of `from` has to come. */
+/* Counts a failed pass. After several failed passes, asks for the task that runs on `from`. */
 static int push_if_failed(fair_cpu_t *c, fair_level_t *at, s32 from)
 {
 	balance_t *b = &c->balance;
@@ -293,7 +294,7 @@ __weak bool balance_level(s32 cpu, u32 level, int kind, u64 now)
 	return false;
 }
 
-/* In a dispatch: balances the levels that are due. True if a task came. */
+/* In a dispatch: balances the levels that are due. Returns true if a task came. */
 __weak bool balance_due(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The comparison of groups: which CPU of a span has too much load, and how much should move here.
+ * The comparison of groups of CPUs, such as the cores of an LLC: which CPU of a level's span has
+ * too much load, and how much load should move to the CPU that balances.
  *
  * Owns: the load of CPUs and groups, and the comparison. Does not: move tasks (balance.bpf.h).
  * Models: update_cpu_load(), find_busiest_group(), calculate_imbalance(), fix_small_imbalance() and
@@ -133,7 +134,7 @@ static __always_inline void add_cpu(balance_t *b, fair_cpu_t *c, u32 cpu, bool l
 	s->min_nr = s->cpus > 1 ? min_u64(s->min_nr, nr) : nr;
 }
 
-/* Sums up the groups of the span, this CPU's group first. */
+/* Sums up load, power and tasks of each group of the level's span, this CPU's group first. */
 __weak int sum_groups(s32 of)
 {
 	fair_cpu_t *c = cpu_at(of);
@@ -172,7 +173,7 @@ __weak int sum_groups(s32 of)
 	return 0;
 }
 
-/* ---- how much ---- */
+/* ---- how much load should move ---- */
 
 /* Work that a group does with `load`, if each of its tasks can use one CPU. */
 static __always_inline u64 done_with(group_sum_t *s, u64 per_task, u64 load)
@@ -239,7 +240,7 @@ __weak u64 imbalance_of(s32 cpu)
 	return pull >= r->load / (r->nr ?: 1) ? pull : small_imbalance(b);
 }
 
-/* ---- from whom ---- */
+/* ---- which CPU gives a task ---- */
 
 /*
  * Whether a CPU of the busiest group may give a task. If it has only one, the load of that one must

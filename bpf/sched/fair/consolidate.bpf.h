@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Consolidation: an idle CPU brings a process together on its node; busy CPUs exchange tasks.
+ * Consolidation: an idle CPU brings a process together on the CPU's node, and busy CPUs of
+ * different nodes exchange tasks.
  *
  * Owns: the choice of process, source node and source CPU. Does not: count (lib/numa.bpf.h), move
  * tasks (balance.bpf.h).
@@ -88,8 +89,8 @@ static __noinline bool could_swap(numa_proc_t *p, u32 from, u32 here, u64 weight
 }
 
 /*
- * Whether the node has room for a task of the process, or could give `from` one of its own tasks
- * for it.
+ * Whether the node `here` has room for a task of the process, or could give the node `from` one of
+ * its own tasks in exchange.
  */
 static __noinline bool may_come(numa_proc_t *p, u32 from, u32 here, u64 now)
 {
@@ -169,7 +170,7 @@ __weak s32 choose_queue(s32 cpu, bool runs)
 	return best;
 }
 
-/* Takes a waiting task, which comes at once. */
+/* Takes a waiting task of the process `take`, which moves here at once. */
 static bool pull_waiting(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -193,7 +194,7 @@ static bool pull_waiting(s32 cpu, u64 now)
 	return pull_task(cpu);
 }
 
-/* Asks for a running task. Its CPU sends the task after taking it off. */
+/* Asks for a running task of the process `take`, whose CPU preempts the task and sends it here. */
 static void pull_running(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -226,7 +227,7 @@ static bool pass_on(s32 cpu)
 	return true;
 }
 
-/* For an idle CPU that balancing left without work. True if a task came. */
+/* Consolidates on an idle CPU that balancing left without work. Returns true if a task came. */
 __weak bool consolidate(s32 cpu, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -271,10 +272,10 @@ static __noinline bool is_weaker(numa_proc_t *p, u32 node)
 }
 
 /*
- * Whether a task should leave a node that is above its limit and on which its process cannot come
- * together. A node that is above by one task may be half-way through an exchange. Then only a
- * process leaves that has most of itself elsewhere, or less here than another process. With faults,
- * a process stays on the node of its memory.
+ * Whether a task should leave a node that has more active tasks than its limit, and on which the
+ * task's process cannot come together. A node that is one task above its limit may be half-way
+ * through an exchange. Then only a process leaves that has most of itself on other nodes, or less
+ * on this node than another process. With faults, a process stays on the node of its memory.
  */
 static bool should_leave(numa_proc_t *p, u32 node, u64 now)
 {
@@ -331,7 +332,7 @@ static __noinline s32 wake_at_home(struct task_struct *task, fair_task_t *t, s32
 	return cpu;
 }
 
-/* ---- on CPUs that are busy ---- */
+/* ---- exchanges by busy CPUs ---- */
 
 /*
  * Plans that the task of `proc` that runs on `from` goes to `to`, and swaps places with a task of
@@ -366,16 +367,16 @@ static void note_pushed(fair_cpu_t *c, s32 to)
 		swap_from(to, c->root->cpu, SWAP_SECOND, c->swap_proc, c->push_proc, 0);
 }
 
-/* Whether the weights differ by less than balancing tolerates, so that the nodes stay balanced. */
+/* Whether two tasks' weights differ by so little that a swap leaves the nodes balanced. */
 static __always_inline bool weighs_alike(u64 a, u64 b)
 {
 	return 100 * max_u64(a, b) <= imbalance_pct(NR_LEVELS - 1) * min_u64(a, b);
 }
 
 /*
- * Returns the CPU of another node whose running task should swap places with the one here. Chooses
- * the swap that joins a task to the largest share; of equal swaps, the one that brings the two
- * tasks to more of their memory.
+ * Returns the CPU of another node whose running task should swap places with the one that runs on
+ * `cpu`; NO_CPU: there is none. Chooses the swap that joins a task to the largest share of its
+ * process; of equal swaps, the one that brings the two tasks to more of their memory.
  */
 static __noinline s32 choose_partner(s32 cpu, struct task_struct *task, u64 now)
 {
@@ -437,7 +438,7 @@ static bool ask_to_fetch(s32 cpu, numa_proc_t *p, u64 now)
 	return idle != NO_CPU;
 }
 
-/* Consolidation at a tick of a busy CPU. */
+/* Consolidates at a tick of a busy CPU, once in numa_settle_ns at most. */
 static __noinline void consolidate_busy(s32 cpu, struct task_struct *task, u64 now)
 {
 	fair_cpu_t *c = cpu_at(cpu);

@@ -4,8 +4,8 @@
  *
  * There are four levels, each a span of CPUs made of groups: a core of CPUs, an LLC of cores, a
  * node of LLCs, the machine of nodes. A span is a range of cpu_order[]. A level whose span is a
- * single group is left out, because there is nothing to compare. For each span the entry of its
- * first CPU counts the CPUs with more than one task (`nr_over`). A CPU that becomes idle skips
+ * single group is left out, because there is nothing to compare. For each span, the fair_level of
+ * its first CPU counts the CPUs with more than one task (`nr_over`). A CPU that becomes idle skips
  * spans without such a CPU.
  *
  * Models: the domains SIBLING, MC, CPU and NODE of Linux 3.2. Differs: an LLC ends where its node
@@ -50,7 +50,7 @@ static __always_inline bool is_compared(fair_level_t *at)
 	return at->groups > 1;
 }
 
-/* ---- making them ---- */
+/* ---- making the domains ---- */
 
 static bool has_threads;			/* whether some core has several threads */
 
@@ -107,15 +107,16 @@ __weak int make_domains(void)
 
 /* ---- CPUs with more than one task ---- */
 
-/* The entry that all CPUs of the span share. */
+/* Returns the fair_level of the span's first CPU, in which all CPUs of the span count. */
 static __always_inline fair_level_t *span_at(fair_level_t *at, u32 level)
 {
 	return &at->from->level[level];
 }
 
 /*
- * Notes that the number of a CPU's tasks changed. The caller holds the CPU's lock. The machine's
- * entry is updated even if the machine's level is left out.
+ * Updates nr_over of each level after the number of a CPU's tasks changed. The caller holds the
+ * CPU's lock. The machine's count is updated even if the machine's level is left out, because
+ * nr_over() returns it.
  */
 static __always_inline void note_tasks(fair_cpu_t *c, u32 was, u32 is)
 {

@@ -3,10 +3,10 @@
  * Entities and queues: vruntime, its order, enqueue, dequeue, charging, picking, preemption by
  * tick.
  *
- * Code between lock and unlock reads no clock and no DSQ: callers pass the time, and the queue
- * keeps the vruntime of its DSQ's first task (`head`). Waiting cgroups are in a list. The search
- * for the place of a cgroup that ran begins at the end, where the cgroup belongs if weights are
- * alike; for a cgroup that wakes up it begins at the front.
+ * Code that holds a CPU's lock reads no clock and no DSQ: callers pass the time, and the queue
+ * keeps the vruntime of its DSQ's first task (`head`). A queue's waiting cgroups are in a list,
+ * sorted by vruntime. The search for the place of a cgroup that ran begins at the end of the list,
+ * where the cgroup belongs if weights are alike; for a cgroup that wakes up it begins at the front.
  */
 #ifndef FAIR_ENTITY_BPF_H
 #define FAIR_ENTITY_BPF_H
@@ -24,8 +24,8 @@ static __always_inline u64 to_vruntime(u64 ns, fair_entity_t *se)
 	u64 weight = se->weight;
 
 	/*
-	 * Skips the division for nice 0, because a division would take as long as all the rest of a
-	 * charge.
+	 * Skips the division for nice 0, because a division would take as long as the rest of
+	 * charge().
 	 */
 	return weight == NICE_0_LOAD || !weight ? ns : ns * NICE_0_LOAD / weight;
 }
@@ -40,7 +40,7 @@ static __always_inline u64 min_granularity(void)
 	return min_granularity_ns * factor;
 }
 
-/* Returns the time in which each entity of a queue should run once. Many entities stretch it. */
+/* Returns the time in which each entity of a queue should run once: longer if there are many. */
 static __always_inline u64 sched_period(u64 nr)
 {
 	u64 stretched = nr * min_granularity();
@@ -49,8 +49,8 @@ static __always_inline u64 sched_period(u64 nr)
 }
 
 /*
- * Returns the entity's part of its queue's period, times the part of each cgroup above. The entity
- * need not be on the queue.
+ * Returns the entity's slice: its queue's period times the entity's part of the queue's weight,
+ * times the same part for each cgroup above. The entity need not be on the queue.
  */
 static u64 sched_slice(fair_rq_t *q, fair_entity_t *se)
 {
@@ -206,7 +206,10 @@ static void charge_until(fair_cpu_t *c, u64 now)
 
 enum { ENQ_MOVED = 0, ENQ_WOKEN = 1, ENQ_NEW = 2 };
 
-/* A woken task gets up to half a latency of credit; a new one starts behind the others. */
+/*
+ * Sets the vruntime of an entity that becomes runnable. One that wakes up starts at most half of
+ * latency() before the queue's min_vruntime, a new one starts a slice after it.
+ */
 static void place_entity(fair_rq_t *q, fair_entity_t *se, int how)
 {
 	u64 vruntime = q->min_vruntime;
@@ -427,7 +430,8 @@ static __noinline int set_waiting(fair_rq_t *q, bool waits)
 }
 
 /*
- * Notes whether a task waits in the queue's DSQ. The CPU has a list of the queues where one does.
+ * Notes whether a task waits in the queue's DSQ, and updates the CPU's list of queues with such a
+ * task.
  */
 static __always_inline void note_waiting(fair_rq_t *q, bool waits)
 {
@@ -523,7 +527,10 @@ static __always_inline fair_entity_t *first_group(fair_rq_t *q, u64 round)
 	return se;
 }
 
-/* Whether `se` may run although an entity with vruntime `first` deserves the CPU more. */
+/*
+ * Whether `se` may run although an entity with vruntime `first` deserves the CPU more. It may if
+ * the two differ by the wake-up granularity at most.
+ */
 static __always_inline bool is_fair_enough(fair_entity_t *se, u64 first)
 {
 	return (s64)(se->vruntime - first) <= (s64)to_vruntime(wakeup_granularity_ns * factor, se);

@@ -3,8 +3,8 @@
  * Types, limits, knobs and shared state of `fair`. fair.bpf.c explains the scheduler.
  *
  * Entities and queues live in an arena and refer to each other by pointers: an entity to its queue,
- * a queue to the entity that stands for it one level up. `lock_cpu()` guards all queues of a CPU,
- * including the entities on them.
+ * a queue to the entity that stands for it one level up. A CPU's lock, see lock_of(), guards all
+ * queues of the CPU, including the entities on them.
  *
  * A __weak function is global: the verifier walks through it once, for any arguments, and not on
  * each path that leads to it. Such a function takes only numbers, and finds everything else in
@@ -20,7 +20,10 @@
 #include <lib/gang.bpf.h>
 #include <lib/pelt.bpf.h>
 
-/* Limits. init refuses more CPUs. For more or deeper cgroups see make_group(). */
+/*
+ * Limits. init refuses a machine with more CPUs. A cgroup beyond the limits of number and depth has
+ * no queues of its own, see make_group().
+ */
 #define MAX_CPUS	1024
 #define MAX_GROUPS	512
 #define MAX_DEPTH	16	/* levels of queues, the root's included */
@@ -66,7 +69,7 @@ typedef struct fair_group __arena fair_group_t;
 
 /* A task, or a cgroup on one CPU. */
 struct fair_entity {
-	u64 vruntime;			/* ns of a nice 0 task, on the scale of `q` */
+	u64 vruntime;			/* in ns of a nice 0 task; comparable within `q` only */
 	u64 weight;
 	u64 ran;			/* CPU time of the entity in its whole life, ns */
 	u64 ran_at_pick;		/* `ran` when the entity was last picked */
@@ -98,14 +101,15 @@ struct fair_rq {
 	u32 group;
 	u32 depth;			/* level of the queue; the root's is 0 */
 	u32 nr;				/* runnable entities, including the running one */
-	u32 h_nr;			/* runnable tasks here and below, not throttled */
+	u32 h_nr;			/* runnable tasks of this queue and of those below that are
+					 * not throttled */
 	u32 has_head;			/* a task waits in the DSQ; `head` is the vruntime of the
 					 * first one, as last seen */
 	u64 head;
 	struct fair_rq __arena *wait_prev;	/* while has_head: neighbours in the CPU's list
-						 * of such queues */
+						 * of queues in whose DSQ a task waits */
 	struct fair_rq __arena *wait_next;
-	u64 weight;			/* sum over the runnable entities */
+	u64 weight;			/* sum of the runnable entities' weights */
 	u64 min_vruntime;		/* smallest vruntime in the queue; never goes back */
 	fair_entity_t *first;		/* first and last waiting cgroup */
 	fair_entity_t *last;
@@ -114,11 +118,12 @@ struct fair_rq {
 	fair_entity_t *buddy_last;	/* entity that was preempted; its cache is warm */
 	fair_entity_t *buddy_skip;	/* entity that yielded */
 	fair_entity_t *buddy_gang;	/* cgroup of a gang that comes first in this pick */
-	u64 gang_nr;			/* on a domain's first CPU: a gang's runnable tasks << 32
-					 * | CPUs with one */
+	u64 gang_nr;			/* on a domain's first CPU: number of a gang's runnable
+					 * tasks << 32 | number of CPUs with such a task */
 	u64 gang_unfit_until;		/* on a domain's first CPU: time before which the gang
 					 * leads no round, ns */
-	u64 gang_window;		/* window of gang_active and gang_pinned */
+	u64 gang_window;		/* number of the window that gang_active and gang_pinned
+					 * count */
 	u32 gang_active;		/* on a domain's first CPU: the gang's tasks that ran in
 					 * the window */
 	u32 gang_pinned;		/* on each CPU: tasks bound to it that ran in the window */
@@ -131,27 +136,31 @@ struct fair_rq {
 	u64 load_period;		/* ns covered by load_avg */
 	u64 load_stamp;
 	u64 load_last;
-	u64 load_contrib;		/* this queue's part of the group's total */
+	u64 load_contrib;		/* this queue's part of the group's load_weight */
 	/* load=pelt */
-	u64 runnable_load;		/* sum over the runnable entities */
-	u64 blocked_load;		/* sum over the sleeping entities */
-	u64 removed_load;		/* load of sleepers that left; any CPU may add to it */
-	u64 decays;			/* number of decays of blocked_load, from 1 */
-	u64 last_decay;			/* period of the last decay */
-	u64 tg_load_contrib;		/* this queue's parts of the group's three totals */
+	u64 runnable_load;		/* sum of the runnable entities' loads */
+	u64 blocked_load;		/* sum of the sleeping entities' loads */
+	u64 removed_load;		/* load of sleepers that left the queue; any CPU may add
+					 * to it */
+	u64 decays;			/* number of decays of blocked_load, starting at 1 */
+	u64 last_decay;			/* number of the period of the last decay */
+	u64 tg_load_contrib;		/* this queue's parts of the group's load_avg,
+					 * runnable_avg and usage_avg */
 	u64 tg_runnable_contrib;
 	u64 tg_usage_contrib;
 	/* neighbours in the CPU's list of queues with load left */
 	struct fair_rq __arena *leaf_prev;
 	struct fair_rq __arena *leaf_next;
-	u32 leaf;			/* the queue is in that list */
-	u32 leaf_below;			/* child cgroups in that list */
+	u32 leaf;			/* the queue is in the CPU's list of queues with load left */
+	u32 leaf_below;			/* number of child cgroups whose queue is in that list */
 	/* cpu.max */
 	s64 runtime;			/* ns left of the time taken from the group */
 	u32 throttled;
 	u32 pad;
-	u64 throttled_at;		/* while throttled: time of load tracking's clock */
-	u64 throttled_ns;		/* lag of that clock behind the parent's */
+	u64 throttled_at;		/* while throttled: time by the load-tracking clock at which
+					 * the throttling began */
+	u64 throttled_ns;		/* lag of the queue's load-tracking clock behind its
+					 * parent's */
 };
 
 /* A cgroup. */
@@ -172,13 +181,14 @@ struct fair_group {
 	s64 pool;			/* ns left in this period's pool */
 	u32 timer_on;
 	u32 gang;			/* the cgroup's gang switch is on */
-	u32 gang_bad;			/* the switch has a value other than 0 and 1 */
+	u32 gang_bad;			/* the cgroup's gang switch has a value other than 0 and 1 */
 	u32 pad2;
 	u64 gang_read_at;
 };
 
 struct fair_task {
-	struct fair_entity se;		/* first member */
+	struct fair_entity se;		/* first member, because a pointer to it is cast to one to
+					 * the task */
 	u32 group;
 	s32 cpu;			/* CPU on which the task is counted, or was last */
 	u32 pid;
@@ -193,13 +203,15 @@ struct fair_task {
 	u64 waits_since;		/* when the task began to wait */
 	u64 ran_at_wake;		/* se.ran at the task's last wake-up */
 	/* gangs */
-	u64 gang_window;		/* window of the next two fields */
-	u64 ran_at_window;		/* se.ran when the window first saw the task */
+	u64 gang_window;		/* number of the window that ran_at_window and gang_noted
+					 * are about */
+	u64 ran_at_window;		/* se.ran when the task was first noticed in the window */
 	u64 gang_noted;			/* the task is counted as active in the window */
 	struct numa_member numa;
 	u64 pinned_until;		/* time before which no CPU asks for the task again,
 					 * because it could not come */
-	u32 numa_local;			/* the task is on its process's node: counts in nr_local */
+	u32 numa_local;			/* the task is on the node with most of its process, and is
+					 * counted in nr_local of its CPU */
 	s32 sync_waker;			/* CPU of a waker that is about to sleep; NO_CPU: none */
 	struct fair_task __arena *free_next;
 };
@@ -235,7 +247,10 @@ struct group_sum {
 };
 typedef struct group_sum __arena group_sum_t;
 
-/* One pass over a level. It is in the arena, so that the verifier does not track each value. */
+/*
+ * State of one balancing pass over a level. It is in the arena, so that the verifier does not track
+ * the value of each field.
+ */
 struct balance {
 	struct group_sum local;
 	struct group_sum busiest;
@@ -281,7 +296,7 @@ struct fair_level {
 	u32 cpus;
 	u32 pad;
 	u64 last;			/* time of the last balancing, ns */
-	u64 cost;			/* average cost of a look by an idle CPU, ns */
+	u64 cost;			/* average duration of an idle CPU's search of the level, ns */
 	u32 interval;			/* interval to the next balancing, ms */
 	u32 failed;
 	u32 first;			/* the span is cpu_order[first] to cpu_order[end - 1] */
@@ -299,22 +314,22 @@ struct fair_cpu {
 	u64 curr_charged;		/* ns charged since curr started */
 	u64 curr_at;			/* time of the last charge */
 	u64 round;			/* number of the round of picking */
-	fair_rq_t *level_of;		/* input of choose(); the next two are its results */
+	fair_rq_t *level_of;		/* input of choose(), whose results are `chosen` and `want` */
 	fair_entity_t *chosen;
 	fair_task_t *want;		/* task that pick() chose, if not the first of its DSQ */
 	u32 leave_prev;			/* the task that ran goes to another CPU: do not pick it */
 	/* balancing */
-	u32 due;			/* levels that are due, as bits */
+	u32 due;			/* levels that are due for balancing, one bit each */
 	s32 push_to;			/* CPU that the running task shall go to; NO_CPU: none */
 	u32 online;
 	u32 power;			/* CPU_POWER for a core without threads */
 	u32 asked;			/* a busy CPU asked this CPU to balance */
 	u32 repeats;			/* more load should move than the task just moved has */
 	u64 passes;			/* number of balancing passes by this CPU */
-	u64 skipped_by;			/* pass that leaves this CPU out */
+	u64 skipped_by;			/* number of the pass that leaves this CPU out */
 	u32 idled;			/* the CPU was idle since the last update of load[] */
 	u32 spread_gang;		/* a task of this gang goes to spread_to; ROOT_GROUP: none */
-	u64 spread_at;			/* time of the last look for spread_to */
+	u64 spread_at;			/* time of the last search for a CPU to store in spread_to */
 	s32 spread_to;
 	u32 pad;
 	fair_rq_t *waiting;		/* queues with a task in their DSQ */
@@ -324,11 +339,11 @@ struct fair_cpu {
 	u64 load_at;			/* tick of the last update of load[] */
 	u64 load[5];			/* load=window: averages over 1, 2, 4, 8, 16 ticks */
 	u64 rescue_at;
-	struct pelt_avg avg;		/* load=pelt: part of the time with work */
+	struct pelt_avg avg;		/* load=pelt: part of the time in which the CPU had work */
 	struct pelt_avg report;		/* scratch copy for fair_report() */
 	fair_rq_t *leafs;		/* queues with load left, children before parents */
-	fair_rq_t *leaf_at;		/* next queue of the walk; NULL: from the start */
-	u64 leafs_at;			/* start of the last walk */
+	fair_rq_t *leaf_at;		/* next queue of a walk over `leafs`; NULL: the first one */
+	u64 leafs_at;			/* time at which the last walk over `leafs` began */
 	u32 nr_throttled;		/* number of the CPU's throttled queues */
 	u32 pad2;
 	/* numa */
@@ -380,7 +395,7 @@ struct fair_stats {
 	u64 migrate_newidle;
 	u64 migrate_periodic;
 	u64 migrate_active;
-	u64 balance_newidle;		/* looks of idle CPUs */
+	u64 balance_newidle;		/* searches of idle CPUs for a task to take */
 	u64 balance_periodic;
 	u64 balance_failed;
 	u64 throttles;
@@ -394,16 +409,20 @@ struct fair_stats {
 	u64 numa_bounces_avoided;	/* tasks not taken that came from another node just now */
 	u64 numa_waits;			/* tasks not taken, because they waited too short a time
 					 * to leave their process */
-	u64 numa_wakes;			/* tasks woken up at home, not where they slept */
+	u64 numa_wakes;			/* tasks woken up on their process's node, not where they
+					 * slept */
 	u64 numa_swaps;			/* tasks that swapped places with one of another node */
-	u64 numa_limited;		/* looks that found a process, but no room for it */
-	u64 gang_rounds;		/* rounds begun */
+	u64 numa_limited;		/* searches that found a process but no room for it, and
+					 * running tasks that could not be moved */
+	u64 gang_rounds;		/* rounds of gangs begun */
 	u64 gang_requests;		/* CPUs with a task of the gang when a round began */
-	u64 gang_favoured;		/* requests that a CPU followed */
-	u64 gang_declined;		/* requests not followed: unfair, too late, or superseded */
-	u64 gang_released_early;	/* rounds ended early because the gang slept */
-	u64 gang_spread;		/* tasks put or sent to a CPU with fewer of their gang */
-	u64 gang_bad_values;		/* switches with a value other than 0 and 1 */
+	u64 gang_favoured;		/* requests to join a round that a CPU followed */
+	u64 gang_declined;		/* requests to join a round not followed: unfair, too late,
+					 * or superseded */
+	u64 gang_released_early;	/* rounds of gangs ended early because the gang slept */
+	u64 gang_spread;		/* tasks put or sent to a CPU with fewer tasks of their
+					 * gang */
+	u64 gang_bad_values;		/* gang switches with a value other than 0 and 1 */
 };
 
 struct {
@@ -473,11 +492,11 @@ static u32 factor = 1;				/* factor of latency and granularities: 1 +
 						 * log2(CPUs, at most 8) */
 static fair_cpu_t *cpus;
 static fair_group_t *groups;
-static u32 nr_groups;				/* slots used so far */
-static u64 leaf_round_at;			/* time of the next walk for idle CPUs */
+static u32 nr_groups;				/* slots of cgroups used so far */
+static u64 leaf_round_at;			/* time of the next walk over the leaf queues of idle CPUs */
 static volatile u64 nought;		/* always 0, but the verifier does not know that: a sum
 					 * that starts with it has no bound that grows in a loop */
-static u32 leaf_round_cpu;			/* CPU after which that walk begins */
+static u32 leaf_round_cpu;			/* CPU after which the walk at leaf_round_at begins */
 
 static const u32 nice_weight[40] = {
 	88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916,

@@ -69,7 +69,7 @@ static __always_inline bool should_join(u32 cpu, u64 round)
 	return gang_cpu(cpu)->round != round && q->h_nr && !is_held(q);
 }
 
-/* Asks one CPU to join. Interrupts it only if it would join. */
+/* Asks one CPU to join the round. Interrupts the CPU only if it would join. */
 static __always_inline void ask_cpu(u32 cpu, u64 round)
 {
 	u32 group = gang_of_round(round);
@@ -247,7 +247,7 @@ static __always_inline bool gang_tick(u32 cpu, struct task_struct *p, u32 group,
 	return tick_gang(cpu, group, over, now);
 }
 
-/* Marks the path from the root to a gang's cgroup, or removes the marks. */
+/* Makes pick() prefer each cgroup on the path from the root to a gang's cgroup, or ends that. */
 static __noinline int mark_path(u32 group, u32 cpu, bool mark)
 {
 	fair_entity_t *se = &rq_at(group, cpu)->se;

@@ -14,8 +14,8 @@
 #include "gang_round.bpf.h"
 
 /*
- * Longest time for which a CPU keeps a woken task from outside waiting at once. The wait ends at
- * the first tick after this time.
+ * Longest uninterrupted time for which a CPU keeps a woken task of no gang waiting. The wait ends
+ * at the first tick after this time.
  */
 static __always_inline s32 max_grace(void)
 {
@@ -23,9 +23,9 @@ static __always_inline s32 max_grace(void)
 }
 
 /*
- * Whether the CPU may keep sleepers waiting now: for a tenth of its time at most. Vruntime does not
- * compensate a sleeper for a wait, because after its next sleep it starts from the queue's minimum
- * again.
+ * Whether the CPU may keep sleepers from outside waiting now. It may do so for a tenth of its time
+ * at most, because vruntime does not compensate a sleeper for a wait: after its next sleep the
+ * sleeper starts from the queue's min_vruntime again.
  */
 static __always_inline bool has_grace(struct gang_cpu *g, u64 now)
 {
@@ -37,8 +37,9 @@ static __always_inline bool has_grace(struct gang_cpu *g, u64 now)
 }
 
 /*
- * Whether a task counts as a sleeper: it has run for less than ten periods since it woke up. In a
- * longer burst the two turns of gangs are a small part, and vruntime makes up for the rest.
+ * Whether a task counts as a sleeper: it has run for less than ten times latency() since it woke
+ * up. In a longer burst the two turns by which a gang may be ahead of the task are a small part,
+ * and vruntime makes up for the rest.
  */
 static __always_inline bool is_sleeper(fair_task_t *t)
 {
@@ -105,7 +106,11 @@ static __always_inline bool outsider_runs(u32 cpu)
 	return t && is_sleeper(t) && gang_of(t->group) == ROOT_GROUP;
 }
 
-/* v2: whether a woken task that would preempt has to wait for a round. Under the CPU's lock. */
+/*
+ * v2: whether a woken task that would preempt has to wait, because the CPU takes part in a round of
+ * another gang than the task's. A task of no gang waits only while has_grace(). Called under the
+ * CPU's lock.
+ */
 static __always_inline bool gang_keeps(u32 cpu, u32 group, u64 now)
 {
 	struct gang_cpu *g = gang_cpu(cpu);

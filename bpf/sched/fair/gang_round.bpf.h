@@ -83,7 +83,7 @@ static __always_inline bool gang_bound(u32 cpu, u64 now)
 
 /* ---- which gangs can run together ---- */
 
-/* Returns the queue that has the domain's counts of a gang. */
+/* Returns the gang's queue on the domain's first CPU, which has the domain's counts of the gang. */
 static __always_inline fair_rq_t *gang_counted(u32 group, u32 cpu)
 {
 	return rq_at(group, gang_cpu(cpu)->domain);
@@ -114,13 +114,13 @@ __weak u32 gang_running(u32 group, u32 cpu)
 /*
  * A gang fits if all its tasks can run at once: the domain has as many CPUs, and no two tasks
  * are bound to one CPU. Otherwise it gains nothing from going first: a task spins while the one
- * that it waits for has to wait itself. The number of runnable tasks does not tell. A gang
- * whose tasks sleep may have few of them, until a round of another gang keeps out a lock
- * holder; then the rest wake up, spin, and do not sleep again. So a gang's size is the number
- * of its tasks that ran in a window of GANG_WINDOW_NS for 1 / ACTIVE_PARTS of it; a helper that
- * seldom runs does not count. A gang that does not fit leads no round until a whole window
- * shows that it fits. Before the first count, right after the tasks' creation, the runnable
- * tasks count.
+ * that it waits for has to wait itself. The number of runnable tasks does not tell whether a gang
+ * fits. A gang whose tasks sleep may have few runnable ones, until a round of another gang keeps
+ * out a lock holder; then the rest wake up, spin, and do not sleep again. So a gang's size is the
+ * number of its tasks that ran in a window of GANG_WINDOW_NS for 1 / ACTIVE_PARTS of it; a helper
+ * task that seldom runs does not count. A gang that does not fit leads no round until a whole
+ * window shows that it fits. Before the first count, right after the tasks' creation, the number
+ * of runnable tasks decides.
  */
 #define GANG_WINDOW_NS	(50 * NSEC_PER_MSEC)
 #define ACTIVE_PARTS	32
@@ -145,8 +145,8 @@ static void gang_counts(fair_rq_t *q, s64 tasks, s64 cpus, u64 now)
 }
 
 /*
- * Counts one more task in the window and returns the count. A race at the beginning of a window may
- * lose some tasks; the next window has them.
+ * Increments `nr`, which counts tasks of a gang that ran in the present window, and returns it. A
+ * race at the beginning of a window may lose some tasks; the next window counts them again.
  */
 static __always_inline u32 count_active(fair_rq_t *q, u32 __arena *nr, u64 window)
 {
@@ -159,7 +159,7 @@ static __always_inline u32 count_active(fair_rq_t *q, u32 __arena *nr, u64 windo
 	return __sync_fetch_and_add(nr, 1) + 1;
 }
 
-/* Counts a task of a gang, if it has run long enough and is not counted yet. */
+/* Counts a task of a gang in the present window, once, if it ran long enough in the window. */
 static __noinline int note_active(fair_task_t *t, u32 group, u32 cpu, bool pinned, u64 now)
 {
 	u64 window = now / GANG_WINDOW_NS;

@@ -18,8 +18,8 @@ struct gang_value {
 };
 
 /*
- * Buffer 1 is for programs that may sleep. Buffer 0 is for programs that may not sleep, which can
- * interrupt the former.
+ * Buffers for the attribute's value. Buffer 1 is for programs that may sleep. Buffer 0 is for
+ * programs that may not sleep, because these can interrupt a program that may sleep.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

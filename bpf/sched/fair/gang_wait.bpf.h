@@ -2,10 +2,10 @@
 /*
  * CPUs that stay idle until a gang's round is over.
  *
- * A CPU may do so if its own tasks of that gang sleep and its runnable tasks are all of other
+ * A CPU may stay idle if its own tasks of that gang sleep and its runnable tasks are all of other
  * gangs.
  *
- * Owns: which CPUs do so, for how long, and the kick that tells them that a round ended early.
+ * Owns: which CPUs stay idle, for how long, and the kick that tells them that a round ended early.
  * GANG.md, rule 5.
  */
 #ifndef FAIR_GANG_WAIT_BPF_H
@@ -14,9 +14,9 @@
 #include "gang_outside.bpf.h"
 
 /*
- * A CPU stays idle for a gang for a tenth of its time at most, which bounds the loss of throughput,
- * and for migration_cost_ns at once, because CFS holds that a look for other tasks does not pay in
- * so short an idle time.
+ * Timer that ends a CPU's wait for the end of a round. A CPU stays idle for a tenth of its time at
+ * most, which bounds the loss of throughput, and for migration_cost_ns in one stretch, because CFS
+ * holds that a search for other tasks does not pay in so short an idle time.
  */
 struct gang_timer {
 	struct bpf_timer timer;
@@ -60,7 +60,7 @@ static __always_inline void end_wait(struct gang_cpu *g, u64 now)
 	g->waits_until = 0;
 }
 
-/* A round ended early: kicks the CPUs of the domain that stay idle for its end. */
+/* Kicks the CPUs of the domain that stay idle until the end of a round, because it ended early. */
 __weak int tell_waiting(u32 cpu)
 {
 	u32 i, first = gang_cpu(cpu)->first, nr = gang_cpu(cpu)->nr;

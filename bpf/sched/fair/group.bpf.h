@@ -68,7 +68,7 @@ static void take_runtime(fair_rq_t *q, fair_group_t *g, s64 want)
 	q->runtime += want;
 }
 
-/* Returns whether the queue has time left. Takes a slice from the pool first if it has none. */
+/* Returns whether the queue has CPU time left. If not, first takes some from the group's pool. */
 static bool has_runtime(fair_rq_t *q, fair_group_t *g)
 {
 	if (g->quota && q->runtime <= 0)
@@ -100,7 +100,7 @@ static void unthrottle(fair_rq_t *q, u64 now)
 	fair_rq_t *at = q->se.q;
 	s64 stood = load_clock(at, now) - q->throttled_at;
 
-	/* Drops a negative time: the clock of the CPU that throttled may have been ahead. */
+	/* Counts no negative time: the clock of the CPU that throttled the queue may have been ahead. */
 	if (stood > 0)
 		q->throttled_ns += stood;
 	q->throttled = 0;
@@ -162,7 +162,7 @@ static bool pay(fair_rq_t *q, bool lifted)
 	return q->runtime > 0;
 }
 
-/* Unthrottles the queues that can be paid; all of them if the limit was lifted. */
+/* Unthrottles the cgroup's queues whose debt the pool can pay; all if the limit was lifted. */
 static __noinline int release_group(u32 group, bool lifted)
 {
 	u64 now = scx_bpf_now();

@@ -121,7 +121,7 @@ static bool take_from(s32 cpu, s32 from, u32 level, bool asked, u64 now)
 
 	pull->from = from;
 	pull->to = cpu;
-	/* The half, because may_pull() lets a task come that has up to twice `imbalance`. */
+	/* Half of the spare load, because may_pull() accepts tasks of up to twice `imbalance`. */
 	pull->imbalance = spare_load(level, cpu_load_now(c, now), there, cpu_load_now(there, now), now) / 2;
 	pull->now = now;
 	pull->level = level;
@@ -160,7 +160,7 @@ static __always_inline bool may_pay(fair_cpu_t *c, fair_level_t *at, u32 level)
 	return span_at(at, level)->nr_over && c->avg_idle >= at->cost;
 }
 
-/* Looks at one level and measures the time. */
+/* Takes a task from one level if it can, and updates the level's average cost of such a search. */
 static bool look_at(s32 cpu, u32 level, bool asked, u64 now)
 {
 	fair_level_t *at = &cpu_at(cpu)->level[level & 3];
@@ -181,7 +181,7 @@ static void balance_running(s32 cpu, u64 now)
 		balance_level(cpu, level, BALANCE_IDLE, now);
 }
 
-/* For a CPU without work: looks at its levels from near to far. */
+/* Finds a task for a CPU without work, from near levels to far ones. Returns true if one came. */
 __weak bool balance_idle(s32 cpu, u64 now, bool asked)
 {
 	fair_cpu_t *c = cpu_at(cpu);
@@ -225,7 +225,7 @@ static __always_inline bool ask_for(struct task_struct *p)
 	return true;
 }
 
-/* Asks idle CPUs to take the tasks of a DSQ, within the limits in this CPU's `pull`. */
+/* Asks idle CPUs to take the tasks of a DSQ, within the limits pull->tries and pull->asks. */
 __weak int ask_for_queue(s32 cpu, u64 dsq)
 {
 	pull_t *pull = &cpu_at(cpu)->pull;

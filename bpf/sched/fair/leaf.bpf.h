@@ -147,7 +147,10 @@ __weak int leaf_walk(s32 cpu, u64 now)
 	return 0;
 }
 
-/* Walks the lists of CPUs that do not walk themselves. */
+/*
+ * Walks the lists of at most LEAF_CPUS CPUs that have not walked for 2 * LEAF_NS, such as idle
+ * CPUs, which have no ticks.
+ */
 __weak int leaf_round(u64 now)
 {
 	u32 i, walks = 0, cpu = leaf_round_cpu;

@@ -84,7 +84,7 @@ static __noinline int window_track(fair_rq_t *q, u64 now, bool force)
 		q->load_last = now;
 		q->load_avg += delta * q->weight;
 	}
-	/* The only division is made here, at the end of a window or if forced. */
+	/* Divides only at the end of a window or with `force`, because a division takes long. */
 	if (force || q->load_period > window || !q->load_period)
 		tell(&q->of->load_weight, &q->load_contrib, q->load_avg / (q->load_period + 1),
 		     force ? 0 : q->load_contrib / 8);
@@ -206,7 +206,7 @@ static __noinline bool pelt_update_entity(fair_entity_t *se, fair_rq_t *q, u64 n
 	if (!pelt_update(&se->avg, load_clock(se->mine ?: q, now), se->on_rq, q->curr == se))
 		return false;
 	if (blocked && counted) {
-		/* Decay se's load as often as q's blocked load, which contains it. */
+		/* Decays se's load as often as q's blocked load, which contains it. */
 		pelt_decay_blocked(q, now);
 		pelt_sync_decay(se, q);
 		se->decays_at = q->decays;
@@ -231,7 +231,8 @@ static __noinline bool pelt_update_entity(fair_entity_t *se, fair_rq_t *q, u64 n
 }
 
 /*
- * Updates an entity and, if needed, the group. For callers that change nothing else on the queue.
+ * Updates an entity's load and, if the queue's load may have changed, the total of the queue's
+ * group. For callers that change nothing else on the queue.
  */
 static __always_inline void pelt_refresh_entity(fair_entity_t *se, fair_rq_t *q, u64 now, bool counted)
 {

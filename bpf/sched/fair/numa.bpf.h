@@ -28,7 +28,8 @@
 #include "fair.bpf.h"
 
 #define PF_KTHREAD	0x00200000
-#define LOOKS_PER_SETTLE	8	/* looks of one CPU in numa_settle_ns, at most */
+#define LOOKS_PER_SETTLE	8	/* an idle CPU's searches for a process in numa_settle_ns, at
+				 * most */
 #define PINNED_SETTLES	31	/* pause after a running task could not come, in units of
 				 * numa_settle_ns */
 
@@ -154,7 +155,7 @@ static __always_inline bool by_faults(void)
 	return numa == FAIR_NUMA_CONSOLIDATE__FAULTS;
 }
 
-/* Shortest interval between a CPU's looks, and between moves of one process. */
+/* Shortest interval between an idle CPU's searches for a process, and between a process's moves. */
 static __always_inline u64 look_ns(void)
 {
 	return numa_settle_ns / LOOKS_PER_SETTLE;
@@ -222,8 +223,9 @@ static __noinline bool numa_lets(fair_task_t *t, pull_t *pull)
 }
 
 /*
- * Whether the waker's node may get the task: the task is all of its process, or comes to its
- * process there.
+ * Whether a woken task may go to its waker's node. It may if the task is all of its process. It may
+ * also if the move brings its process together, the node has room, and the task has not come from
+ * another node a short time ago.
  */
 static __noinline bool numa_lets_wake(fair_task_t *t, u32 from, u32 to)
 {

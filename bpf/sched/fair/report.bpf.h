@@ -12,23 +12,23 @@
 struct fair_report_args {
 	/* in */
 	u32 cpu;
-	u32 group;		/* slot; 0: the root's */
+	u32 group;		/* slot of a cgroup; 0: the root's */
 	/* out */
 	u64 cgid;		/* id of the slot's cgroup; 0 for the root */
 	u32 nr;			/* runnable entities */
 	u32 h_nr;		/* runnable tasks */
-	u64 weight;		/* sum over the runnable entities */
+	u64 weight;		/* sum of the runnable entities' weights */
 	u64 share;		/* weight of the cgroup on this CPU */
 	u64 min_vruntime;
 	u64 runnable_load;	/* load=pelt */
 	u64 blocked_load;	/* blocked load, decayed up to the time of the report */
-	s64 group_load;		/* load on all CPUs; load=window: weight */
+	s64 group_load;		/* the cgroup's load on all CPUs */
 	u64 load;		/* load=window: this CPU's part of the group's total */
 	u32 throttled;
 	u32 nr_groups;		/* number of slots */
 	/* load=pelt; in parts of 1024 */
 	u64 runnable;		/* part of the time in which the queue (root: the CPU) had work */
-	u64 usage;		/* part of the time running */
+	u64 usage;		/* part of the time in which a task of the queue ran */
 	s64 group_runnable;	/* `runnable` of the queue's group, summed over all CPUs */
 	s64 group_usage;
 };

@@ -17,7 +17,7 @@
 #include "gang.bpf.h"
 #include "wake.bpf.h"
 
-/* Interval at which a CPU looks for a place to send a task. */
+/* Shortest interval between a CPU's searches for a CPU to which it can send a task of a gang. */
 #define SPREAD_NS	(20 * NSEC_PER_MSEC)
 
 /*

@@ -8,8 +8,8 @@
  * without a call to the scheduler, so the next operation on the task calls follow_task(). If the
  * task has left its CPU, follow_task() takes the lock of that CPU.
  *
- * Each operation takes the lock once. ops.quiescent(), which follows ops.stopping() at once, takes
- * a task that goes to sleep off the CPU and its queue.
+ * Each operation takes its CPU's lock (lock_of()) once. ops.quiescent(), which follows
+ * ops.stopping() at once, takes a task that goes to sleep off the CPU and its queue.
  */
 #ifndef FAIR_TASK_BPF_H
 #define FAIR_TASK_BPF_H
@@ -47,7 +47,7 @@ static void read_policy(struct task_struct *p, fair_task_t *t)
 
 /*
  * Returns the task's queue on the CPU where the task becomes runnable, and takes the task off its
- * former queue. Called without the lock.
+ * former queue. Called without a CPU's lock.
  */
 static __always_inline fair_rq_t *to_queue(fair_task_t *t, s32 cpu)
 {
@@ -129,14 +129,14 @@ static __noinline void detach_task(fair_task_t *t, bool sleeps, u64 sum_exec, u6
 		count(throttles);
 }
 
-/* Removes a sleeping task that will not return to its queue. */
+/* Removes the load of a sleeping task from the task's queue, to which the task will not return. */
 static void forget_sleeper(fair_task_t *t)
 {
 	if (is_pelt() && t->se.q)
 		pelt_remove_sleeper(&t->se, t->se.q);
 }
 
-/* Corrects the CPU of a task that was moved while it waited. */
+/* Counts a task on the CPU `cpu`, to which the kernel moved it while it waited. */
 static __always_inline void follow_task(fair_task_t *t, s32 cpu, u64 now)
 {
 	if (t->cpu == cpu || !t->se.on_rq)

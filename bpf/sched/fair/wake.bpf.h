@@ -21,7 +21,7 @@ static u64 cpu_load_now(fair_cpu_t *c, u64 now)
 	return is_pelt() ? c->root->runnable_load + pelt_blocked_now(c->root, now) : c->root->weight;
 }
 
-/* Returns the value of cpu_load_now() as of the last update. */
+/* Returns the value of cpu_load_now() as of the last update of the CPU's load. */
 static __always_inline u64 cpu_load_then(fair_cpu_t *c)
 {
 	return is_pelt() ? c->root->runnable_load + c->root->blocked_load : c->root->weight;
@@ -96,9 +96,9 @@ static __always_inline bool claim(struct task_struct *p, const struct cpumask *i
 }
 
 /*
- * Claims the target, else the previous CPU if it shares the cache, else the first CPU of the LLC in
- * the mask. Skips a CPU of the LLC to which a task is on its way; the mask may still have such a
- * CPU.
+ * Claims the target CPU if the mask of idle CPUs has it, else the task's previous CPU if that one
+ * shares the target's LLC, else the first CPU of the LLC in the mask. Skips a CPU of the LLC to
+ * which a task is on its way; the mask may still have such a CPU.
  */
 static s32 claim_near(struct task_struct *p, s32 prev_cpu, s32 target, const struct cpumask *idle)
 {
@@ -181,7 +181,7 @@ static __noinline s32 least_crowded(struct task_struct *p, s32 cpu, u32 level)
 {
 	fair_cpu_t *own = cpu_at(cpu), *c = own->level[level & 3].from;
 	u32 left = own->level[level & 3].cpus, nr, below = (level - 1) & 3;
-	struct crowd least = { .nr = 1 };	/* no power: any group is less crowded */
+	struct crowd least = { .nr = 1 };	/* a task without power: any group is less crowded */
 	s32 best = cpu;
 
 	if (!p)

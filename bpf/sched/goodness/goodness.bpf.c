@@ -217,7 +217,10 @@ __weak s32 best_queue(struct scan *scan)
 	return found;
 }
 
-/* If several CPUs find at the same time that all tasks are spent, only one call has an effect. */
+/*
+ * Begins a recalculation for the queue, unless another CPU has begun one since the caller read
+ * `seen`, the number of recalculations: several CPUs may find at once that all tasks are spent.
+ */
 static void recalculate(u32 queue, u64 seen)
 {
 	if (__sync_val_compare_and_swap(epoch_of(queue), seen, seen + 1) == seen)
@@ -321,7 +324,7 @@ void BPF_STRUCT_OPS(goodness_dispatch, s32 cpu, struct task_struct *prev)
 		count(kept, 1);
 		scx_bpf_task_set_slice(prev, s->left_ns ?: 1);
 	} else if (!runnable) {
-		/* Tries the queue's DSQ, too: the list may lack a waiting task for a moment. */
+		/* Tries the queue's DSQ, too: the queue's list may lack a waiting task for a moment. */
 		scx_bpf_dsq_move_to_local(queue_of(cpu), 0);
 	}
 }
@@ -388,8 +391,8 @@ void BPF_STRUCT_OPS(goodness_quiescent, struct task_struct *p, u64 deq_flags)
 }
 
 /*
- * A yield has no effect if no task waits. In 2.5.2 a task that yields gets a level of dynamic
- * priority for the rest of its slice.
+ * A yield has no effect if no task waits. In 2.5.2 a task that yields loses the rest of its slice,
+ * and gains a level of dynamic priority in exchange.
  */
 bool BPF_STRUCT_OPS(goodness_yield, struct task_struct *from, struct task_struct *to)
 {

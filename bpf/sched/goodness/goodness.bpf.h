@@ -118,7 +118,7 @@ struct goodness_stats {
 	u64 steals;		/* tasks taken from another CPU's queue (hamq) */
 	u64 idle_wakes;		/* wake-ups that found an idle CPU */
 	u64 preempted;		/* wake-ups that interrupted a worse task */
-	u64 retries;		/* picks that failed because the task had just left */
+	u64 retries;		/* picks that failed because the task had just left the queue */
 	u64 rescued;		/* tasks that went through the global queue */
 };
 
@@ -216,7 +216,7 @@ static __always_inline void renew_counter(struct slot *s, u64 times)
 }
 
 /*
- * Applies to a task the recalculations since its last catch-up. 2.4 renews every task's counter.
+ * Applies to a task the recalculations since the last call for it. 2.4 renews every task's counter.
  * 2.5.2 gives a slice to a runnable task; a sleeping one gains a level of dynamic priority for each
  * recalculation that it sleeps through.
  */

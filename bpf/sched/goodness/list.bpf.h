@@ -129,7 +129,7 @@ static bool list_again(struct slot *s, u32 idx)
 
 struct scan {
 	s32 cpu;	/* CPU that scans */
-	s32 best;	/* goodness to beat; once a slot is better, that of the best slot */
+	s32 best;	/* goodness of the best task so far, which the next one must beat */
 	u32 slot;	/* best slot; NO_SLOT: none was better */
 	u32 seen;
 	u32 unspent;	/* tasks with ticks left that this CPU may not take */
@@ -153,7 +153,7 @@ static __always_inline bool is_claimed(struct slot *s, const struct scan *scan)
 	return false;
 }
 
-/* Scans the whole list, with the queue's lock held. */
+/* Scans a queue's whole list for the best task, with the queue's lock held. */
 static __always_inline void scan_list(struct queue *q, struct scan *scan)
 {
 	u32 idx = q->head, i;

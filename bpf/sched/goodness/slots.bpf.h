@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Slots: one for each task from its creation to its exit; the rules of fork and exit for counters.
+ * Slots, which hold the state of tasks. Each task has a slot from its creation to its exit. Also
+ * the rules by which a counter of ticks is charged, and passes between parent and child.
  *
  * Owns: the list of free slots. A task without a slot runs from the global queue, counted as
  * rescued.

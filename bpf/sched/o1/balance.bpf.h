@@ -11,8 +11,8 @@
 #include "o1.bpf.h"
 
 /*
- * Largest number of tasks that one balancing pass pulls, and of CPUs that it asks. The next pass, a
- * tick later, goes on.
+ * Largest number of tasks that one balancing pass pulls, and of CPUs from which it tries to pull.
+ * The next pass, a tick later, goes on.
  */
 #define MAX_PULL 64
 #define MAX_VICTIMS 4
@@ -41,7 +41,8 @@ __weak s32 longest_queue(s32 self, s32 above, s32 below, s32 last, s32 *length)
 }
 
 /*
- * Pulls up to `want` tasks that may run here from one list, the last first. Returns their number.
+ * Pulls up to `want` tasks that may run on the CPU `self` from the list of one level, the last task
+ * first. Returns the number of tasks pulled.
  */
 __weak s32 pull_level(s32 self, u64 from, u32 level, s32 want)
 {
@@ -71,10 +72,10 @@ __weak s32 pull_level(s32 self, u64 from, u32 level, s32 want)
 }
 
 /*
- * Moves the best task of a victim's array to this CPU's local queue, if the kernel permits. An idle
- * CPU gets its first task through this function, and not through pull_array(), because the CPU may
- * be going off line. It then still looks for work, but the kernel does not let it run other CPUs'
- * tasks.
+ * Moves the best task of another CPU's array to this CPU's local queue, if the kernel permits. An
+ * idle CPU gets its first task through this function, and not through pull_array(), because the CPU
+ * may be going off line. It then still looks for work, but the kernel does not let it run other
+ * CPUs' tasks.
  */
 __weak bool take_from(s32 self, s32 victim, u32 array)
 {
@@ -112,7 +113,7 @@ __weak bool take_from_any(s32 self)
 	return false;
 }
 
-/* Pulls from one array, the best levels first. */
+/* Pulls up to `want` tasks from one of another CPU's arrays, the best levels first. */
 __weak s32 pull_array(s32 self, s32 victim, u32 array, s32 want)
 {
 	u64 levels = READ_ONCE(array_of(rq_of(victim), array)->bitmap) & PRIO_ALL;

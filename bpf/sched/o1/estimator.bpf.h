@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * d1: how much a task slept, in four cells of a second each, and the penalty for too little sleep.
+ * d1: how much a task slept in the last four seconds, and the penalty for too little sleep. Each of
+ * four counters (cells) holds the jiffies slept in one second.
  *
  * The arithmetic follows, to the jiffy, the code that the diff of January 2002 removes (README.md),
- * and keeps two oddities of that code. A sleep over two or three turns of the second leaves one
+ * and keeps two oddities of that code. A sleep across two or three boundaries of seconds leaves one
  * cell unchanged, and a task without history counts as one that never slept.
  */
 #pragma once
@@ -43,7 +44,7 @@ static void estimate_deactivate(struct o1_task *t, u64 now)
 	t->sleep_at = now;
 }
 
-/* Counts a sleep that lasted beyond the second in which it began. */
+/* Counts a sleep that lasted beyond the second in which it began, up to the present second. */
 static __always_inline void estimate_seconds(struct o1_task *t, u64 passed)
 {
 	u32 i;

@@ -31,7 +31,8 @@
  * each jiffy.
  *
  * Limits:
- *   - Wait, mqo1: at most twice the sum of the slices of all other tasks of the CPU (README.md).
+ *   - In mqo1 a task waits at most twice the sum of the slices of all other tasks of its CPU
+ *     (README.md).
  *   - A slice ends at a tick of the kernel, so a task may run up to a tick longer than its slice.
  *   - At most 1024 CPUs, or init refuses. One balancing moves up to 64 tasks and asks up to 4 CPUs.
  *   - Tasks without a context, and tasks of a CPU that goes off line, run from the global queue.

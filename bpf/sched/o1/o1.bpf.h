@@ -47,7 +47,7 @@ struct o1_task {
 				 * the last one taken when it became runnable */
 	u32 sleep_hist[SLEEP_CELLS];
 	u32 sleep_idx;
-	u32 penalty;		/* levels, for too little sleep at the last sample */
+	u32 penalty;		/* levels added for too little sleep, as of the last sample */
 
 	/* Mode mqo1 only. */
 	u64 swap_last;		/* swaps of the CPU's queue when the task last woke up */
@@ -72,7 +72,7 @@ struct o1_rq {
 	u32 curr_prio;		/* level of the running task; PRIO_NONE: it is not a task of o1 */
 	s32 nr_queued;		/* tasks that wait in the two arrays */
 	u32 online;
-	u32 stuck;		/* ticks in a row at which tasks waited and none ran */
+	u32 stuck;		/* timer ticks in a row at which tasks waited and no task of o1 ran */
 } __attribute__((aligned(128)));
 
 static struct o1_rq rqs[MAX_CPUS];
@@ -86,7 +86,7 @@ struct o1_stats {
 	u64 preempted;		/* wake-ups that preempted a worse task */
 	u64 bonus_levels;	/* mode mqo1: sum of o1_task.bonus over all wake-ups */
 	u64 balanced_busy;	/* tasks pulled when a slice expired */
-	u64 balanced_idle;	/* tasks pulled by a CPU that had nothing */
+	u64 balanced_idle;	/* tasks pulled by a CPU that had no task */
 	u64 idle_kicks;		/* idle CPUs kicked to look for work */
 	u64 rescued;		/* tasks that went through the global queue */
 };
@@ -148,7 +148,7 @@ static __always_inline u64 slice_of(u32 prio)
 {
 	u64 range = (max_slice_ns - min_slice_ns) / JIFFY_NS;
 
-	if (!range)	/* whole jiffies are too coarse: the knobs differ by less than one */
+	if (!range)	/* min_slice_ns and max_slice_ns differ by less than a jiffy */
 		return min_slice_ns + (max_slice_ns - min_slice_ns) * (PRIO_LEVELS - 1 - prio) / PRIO_LEVELS;
 	return min_slice_ns +
 	       ((PRIO_LEVELS - 1 - prio) * range + PRIO_LEVELS - 1) / PRIO_LEVELS * JIFFY_NS;

@@ -70,7 +70,7 @@ static int kernel_llc[MAX_LLCS];	/* our LLC number -> the kernel's */
 static u32 last_peer[MAX_LLCS];		/* LLC -> the other LLC whose queue its CPUs looked at
 					 * last */
 
-/* Every CPU writes vtime_now, so it lies on other cache lines than the read-only tables above. */
+/* All CPUs write vtime_now, so it lies on other cache lines than cpu_llc, which they only read. */
 static u64 vtime_now SEC(".data.vtime_now") __attribute__((aligned(128)));
 
 UEI_DEFINE(uei);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * gang: the election alone, one step at a time, on four domains and eight CPUs.
+ * gang: runs the election of lib/gang.bpf.h alone, step by step, on four domains and eight CPUs.
  *
- * Shows: that a domain never has two leaders, and that a round differs from finished ones.
+ * Shows: that a domain never has two leaders, and that a new round's word differs from those of
+ * finished rounds.
  * Suits: tests only; it is no scheduler. `crates/sched/tests/gang_parts.rs` runs it.
  *
  * Knobs: none.

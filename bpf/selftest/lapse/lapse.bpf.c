@@ -116,7 +116,7 @@ static int kick_in_loop(u64 i, void *ctx)
 	return 0;
 }
 
-/* Returns true if the task must not be inserted any more. */
+/* Commits the fault `wrong` in ops.enqueue. Returns true if the task must not be inserted then. */
 static bool do_wrong(struct task_struct *p, u64 enq_flags)
 {
 	if (is_wrong(WRONG_INSERT_DSQ)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * numa: lib/numa.bpf.h alone, one step at a time, for comparison with an independent model.
+ * numa: runs lib/numa.bpf.h alone, step by step, so that a test compares it with its own model.
  *
  * Shows: that the weights of processes by node are the sums over their tasks, after any steps;
  * which moves bring a process together; and that the memory of a finished process is used again.
@@ -40,9 +40,9 @@ struct numa_step {
 enum { STEP_JOIN, STEP_ENQUEUE, STEP_DEQUEUE, STEP_REWEIGH, STEP_REMEMBER, STEP_LEAVE };
 
 struct numa_view {
-	u64 member, node;	/* in: a member, whose process is viewed on `node` */
-	u64 to;			/* in: destination of a move of the member from `node` */
-	u64 other;		/* in: the member with which `member` would be exchanged */
+	u64 member, node;	/* in: number of a task; the view is of its process on `node` */
+	u64 to;			/* in: node to which the task would move from `node` */
+	u64 other;		/* in: number of the task with which `member` would be exchanged */
 	u64 by_faults, now;
 	u64 queued, home, nr, nr_queued;
 	u64 all, node_queued, node_active;
@@ -51,7 +51,7 @@ struct numa_view {
 
 struct numa_room {
 	u64 node, weight, beyond, now;
-	u64 places;		/* in: cores of each node, in NUMA_PLACE */
+	u64 places;		/* in: number of cores of each node, times NUMA_PLACE */
 	u64 room, average;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * o1_estimator: o1's sleep history alone, sample by sample, to compare with an independent model.
+ * o1_estimator: runs o1's sleep history alone, sample by sample; a test compares it with a model.
  *
  * Shows: that the history equals the one of the diff of January 2002, for any pattern of sleeping.
  * Suits: tests only; it is no scheduler. `crates/sched/tests/o1_parts.rs` runs it.

@@ -22,10 +22,10 @@ struct {
 } arena SEC(".maps");
 
 struct pelt_args {
-	u64 now;	/* update up to this time; 0: restart at `value` */
+	u64 now;	/* update up to this time; 0: restart all sums at the time `value` */
 	u64 value;
-	u64 n;		/* decay_one: periods */
-	u32 state;	/* bit 0: runnable until `now`, bit 1: running */
+	u64 n;		/* number of periods, for decay_one() and full_periods() */
+	u32 state;	/* bit 0: the entity was runnable until `now`; bit 1: it ran */
 	/* out */
 	u32 ended;	/* a period ended */
 	u32 runnable;

@@ -2,9 +2,10 @@
 /*
  * prio_array: strict priorities by nice, from one machine-wide array (bpf/lib/prio_array.bpf.h).
  *
- * Shows: that tasks leave an array by level, and within a level in the order of arrival; and, as separate
- * programs, the arithmetic of levels.
- * Suits: tests only: a task of a better level starves all others. crates/sched/tests/o1_parts.rs runs it.
+ * Shows: that tasks leave an array by level, and within a level in the order of arrival; and, as a
+ * separate program, the arithmetic of levels.
+ * Suits: tests only: a task of a better level starves all others. crates/sched/tests/o1_parts.rs
+ * runs it.
  *
  * Knobs:
  *   slice_ns   slice of every task

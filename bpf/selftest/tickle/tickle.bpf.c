@@ -14,7 +14,7 @@ char _license[] SEC("license") = "GPL";
 
 /*
  * A test's input and output. Bit N of a mask stands for CPU N.
- * crates/testkit/tests/credit/tickle.rs has the same struct.
+ * crates/sched/tests/credit/tickle.rs has the same struct.
  */
 struct tickle_case {
 	u64 idlers;
@@ -26,7 +26,7 @@ struct tickle_case {
 	s32 cur_pri;
 	s32 new_pri;
 	u32 nr_cpus;
-	u32 last;		/* in and out: last_tickle_cpu */
+	u32 last;		/* in and out: the CPU that was tickled last */
 	u32 what;		/* out: enum tickle_action */
 };
 

@@ -2,9 +2,10 @@
 /*
  * tracer: implements every operation in the simplest way.
  *
- * Shows: the operations that a kernel calls, their flags and order. `scxlab conform` runs it simulated and on a real
- * kernel, and compares the records of the two witnesses (bpf/live/witness.bpf.c, crates/kernel/src/ext/op_record.rs).
- * Suits: tests only. Empty operations exist so that they are called.
+ * Shows: the operations that a kernel calls, their flags and order. `scxlab conform` runs tracer on
+ * the simulated and on a real kernel, and compares the records of their calls of operations
+ * (crates/kernel/src/ext/op_record.rs, bpf/live/witness.bpf.c).
+ * Suits: tests only. Empty operations exist so that the kernel calls them.
  * Fails: on many CPUs, which share one queue.
  *
  * Knobs:
@@ -13,8 +14,10 @@
  *   direct        1: enqueue inserts into the local DSQ of the task's CPU; 0: into one shared DSQ
  *   preempt_by    a task with this initial letter preempts the running task of its CPU
  *   kick_by       a task with this initial letter joins the shared DSQ, and its CPU is preempted
- *   drop          a task with this initial letter and a nice value is never queued: it stalls
- *   fail_on       a task with this initial letter and a nice value makes enqueue report an error
+ *   drop          a task with this initial letter and a nice value other than 0 is never queued, so
+ *                 it stalls
+ *   fail_on       a task with this initial letter and a nice value other than 0 makes enqueue
+ *                 report an error
  */
 #include <scx/common.bpf.h>
 
@@ -46,8 +49,8 @@ s32 BPF_STRUCT_OPS(tracer_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 }
 
 /*
- * Whether the task is marked, by its name and by a nice value, which the task sets when it is
- * ready.
+ * Whether the task is marked by the initial letter of its name and by a nice value other than 0,
+ * which the task sets when it is ready.
  */
 static bool is_marked(const struct task_struct *p, char letter)
 {

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Random choices: valid numbers, and unexpected ones.
+ * Random choices of whim: mostly valid arguments for calls of kernel functions, sometimes wrong
+ * ones.
  *
- * Owns: the stream of decisions, the ids of DSQs, the pids of known tasks.
+ * Owns: the stream of decisions, the ids of whim's DSQs, the pids of the tasks that whim remembers.
  */
 
-/* State of the built-in idle tracking. */
+/* Values of the knob idle_mode: how the kernel's built-in idle tracking works. */
 enum { IDLE_GLOBAL, IDLE_PER_NODE, IDLE_OFF };
 
-/* The operation that makes a call; some calls are allowed in some operations only. */
+/* Kind of operation that makes a call; some kernel functions may be called in some kinds only. */
 enum place { IN_SELECT_CPU, IN_ENQUEUE, IN_DISPATCH, IN_TIMER, ON_TASK, ELSEWHERE };
 
 static u64 draws;
@@ -29,7 +30,7 @@ static bool chance(u32 ppm)
 	return draw() % 1000000 < ppm;
 }
 
-/* Returns a boundary value, or any number. */
+/* Returns a boundary value, such as 0 or a power of two, or any number. */
 static __noinline u64 boundary_value(void)
 {
 	u64 how = draw();
@@ -59,7 +60,7 @@ static u64 or_odd(u64 right)
 	return chance(wrong_ppm) ? boundary_value() : right;
 }
 
-/* Returns the pointer, or one near it, or any number. */
+/* Returns the given pointer or, as a wrong choice, one up to 4 KiB behind it or any number. */
 static void *or_wild(void *right)
 {
 	if (!chance(wrong_ppm))
@@ -154,7 +155,7 @@ static void remember_pid(struct task_struct *p)
 	pids[nr_pids++ % NR_PIDS] = p->pid;
 }
 
-/* Returns a known task with a reference; NULL if it no longer exists. */
+/* Returns one of the remembered tasks, with a reference; NULL if the task no longer exists. */
 static struct task_struct *other_task(void)
 {
 	return bpf_task_from_pid(or_odd(pids[draw() % NR_PIDS]));

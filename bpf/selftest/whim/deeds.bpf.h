@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Deeds: the calls that a scheduler can make, with arguments from `choices.bpf.h`.
+ * Deeds: the calls of kernel functions that a scheduler can make, with arguments from
+ * choices.bpf.h.
  *
  * Owns: the deeds and their numbers, which are bits of `permitted`.
  */
@@ -467,7 +468,7 @@ static __noinline void do_hash(void)
 
 #define NR_DEEDS 21
 
-/* Returns whether a deed is allowed in that operation, and with these settings. */
+/* Returns whether the kernel allows a deed in that kind of operation and with this idle_mode. */
 static bool fits(u32 which, enum place at)
 {
 	switch (which) {
@@ -485,7 +486,10 @@ static bool fits(u32 which, enum place at)
 	return true;
 }
 
-/* Does one deed, if it is permitted. Deeds 0 to 7 need a task. */
+/*
+ * Does one deed, chosen at random, if the knob `permitted` has its bit. Does nothing if the deed
+ * needs a task (deeds 0 to 7) and `p` is NULL.
+ */
 static __noinline void deed(struct task_struct *p, s32 cpu, u64 flags, enum place at)
 {
 	u32 which = draw() % NR_DEEDS;

@@ -40,7 +40,8 @@ impl fmt::Display for Access {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemFaultReason {
-    /// Within the first or last page of the 64-bit space: a NULL (or error) pointer plus an offset.
+    /// The address is within the first or last page of the 64-bit space: a NULL (or error) pointer
+    /// plus an offset.
     Null,
     /// Not an address of the simulation's memory.
     OutOfRange,
@@ -100,7 +101,7 @@ pub enum FaultKind {
 pub struct Fault(pub Box<FaultReport>);
 
 /// Contents of a fault. While a fault passes through the frames of a program, the engine that runs
-/// these frames adds them.
+/// these frames adds them to the backtrace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultReport {
     pub kind: FaultKind,
@@ -134,7 +135,7 @@ impl Fault {
         Fault(Box::new(FaultReport { kind, backtrace: Vec::new(), regs: [None; 11] }))
     }
 
-    /// A helper, kfunc or feature that the simulation lacks.
+    /// Returns the fault for a helper, kfunc or feature that the simulation does not model.
     pub fn unmodelled(what: impl Into<String>) -> Fault {
         Fault::new(FaultKind::Unmodelled { what: what.into() })
     }
@@ -189,13 +190,14 @@ impl Fault {
 }
 
 impl BacktraceFrame {
-    /// Function, instruction and source line.
+    /// Returns function, instruction number and source line, as text.
     pub fn brief(&self) -> String {
         let source = self.source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
         format!("{} at instruction {}{source}", self.func_name, self.insn)
     }
 
-    /// Function and source line, for a frame at a function's first instruction.
+    /// Returns function and source line, as text. Meant for a frame at a function's first
+    /// instruction.
     pub fn start(&self) -> String {
         let source = self.source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
         format!("{}{source}", self.func_name)

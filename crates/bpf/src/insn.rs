@@ -76,7 +76,7 @@ pub struct Insn {
 /// these addresses.
 pub const FUNC_BASE: u64 = 0xffff_ffff_c000_0000;
 
-/// Returns the value that a program holds as a pointer to its own function.
+/// Returns the address that a program holds as a pointer to one of its functions.
 pub fn func_addr(func: FuncId) -> u64 {
     FUNC_BASE + (u64::from(func.0) << 4)
 }

@@ -38,7 +38,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
-// tidy: allow(static): each caller has its own `CodeCache`; no run can see whether it is filled.
+// tidy: allow(static): `OnceLock` is in the caller's `CodeCache`; no run sees if it is filled.
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 
 use memmap2::Mmap;
@@ -65,8 +65,8 @@ pub enum Engine {
     Jit,
 }
 
-/// Cache of compiled code, keyed by content. All clones of a cache share its contents, on any
-/// thread.
+/// Cache of compiled code, looked up by the content of an image. All clones of a cache share its
+/// contents, on any thread.
 #[derive(Clone, Debug, Default)]
 pub struct CodeCache(Arc<CodeCacheInner>);
 
@@ -74,7 +74,7 @@ pub struct CodeCache(Arc<CodeCacheInner>);
 struct CodeCacheInner {
     // tidy: allow(static): the host's instruction set is the same for all runs.
     isa: OnceLock<Option<IsaOf>>,
-    /// Oldest first.
+    /// Machine code of the cached images; the first element was added first.
     codes: Mutex<Vec<Arc<Code>>>,
 }
 
@@ -142,8 +142,8 @@ fn has_tail_call(image: &Image) -> bool {
     image.code.iter().any(|insn| insn.op == Op::TailCall)
 }
 
-/// The values of an array map, such as a section of global data. As long as the instance has code,
-/// their address and permission do not change.
+/// The values of an array map, such as a section of global data. Their address and permission do
+/// not change as long as the map's instance (the loaded object) has machine code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Data {
     pub addr: u64,
@@ -171,9 +171,10 @@ pub(crate) struct Code {
     data: Vec<Data>,
     nr_pages: u64,
     compile_after: u64,
-    /// Indexed by function. Compiled code contains the addresses of these entries.
+    /// Entries of the functions, indexed by `FuncId`. Compiled code contains the addresses of these
+    /// entries.
     slots: Box<[FuncEntry]>,
-    /// Address of the code that a compiled function calls if it refuses an access (see
+    /// Address of the code that a compiled function calls if its own check refuses an access (see
     /// `access_thunk`); NULL until the first function is compiled.
     access: AtomicPtr<u8>,
     /// Whether no function is recursive. Calls within the code then need no check of the call
@@ -186,10 +187,10 @@ pub(crate) struct Code {
 
 #[derive(Default)]
 struct FuncEntry {
-    /// NULL until the function is compiled.
+    /// Address of the function's machine code; NULL until the function is compiled.
     entry: AtomicPtr<u8>,
-    /// `frames_below` once the function is compiled. Until then `u8::MAX`, which is more frames
-    /// than any stack has, so that `entry` returns None.
+    /// Equal to `frames_below` once the function is compiled. Until then `u8::MAX`, which is more
+    /// frames than any stack has, so that `entry` returns None.
     needs: AtomicU8,
     /// The same number as `needs`, for an entry that passes only r1. It stays `u8::MAX` if the
     /// function takes more arguments.
@@ -284,7 +285,8 @@ impl Code {
         by_compiler.map(|(func, why)| (name(func), why.clone())).collect()
     }
 
-    /// Returns the function that begins at a slot. Programs call no other slots.
+    /// Returns the function that begins at a slot. Decoding guarantees that programs call no other
+    /// slots.
     fn func_at(&self, pc: u32) -> FuncId {
         self.starts.get(&pc).copied().unwrap_or(FuncId(u32::MAX))
     }
@@ -336,8 +338,8 @@ impl Code {
         }
     }
 
-    /// Returns the address of the code that a compiled function calls if it refuses an access; NULL
-    /// until the first function is compiled.
+    /// Returns the address of the code that a compiled function calls if its own check refuses an
+    /// access; NULL until the first function is compiled.
     fn access(&self) -> *const u8 {
         self.access.load(Ordering::Acquire)
     }
@@ -430,10 +432,11 @@ fn arguments(code: &[Insn], func: &Func) -> usize {
     (1..=5u8).rev().find(|reg| first.has(*reg)).unwrap_or(0).into()
 }
 
-/// Returns whether a function is entered only from outside: no function of the image calls it by
-/// number.
+/// Returns whether only Rust enters the function's machine code: no function of the image calls the
+/// function by number.
 fn entered(code: &[Insn], func: &Func) -> bool {
-    // Slot numbers of longer images would overlap the `AT_ENTRY` bit.
+    // In a longer image, slot numbers would overlap the `AT_ENTRY` bit, so none of its functions
+    // counts as entered by Rust alone.
     let calls = |insn: &Insn| insn.op == Op::CallFunc && insn.off as u32 == func.start;
     code.len() < ctx::AT_ENTRY as usize && !code.iter().any(calls)
 }

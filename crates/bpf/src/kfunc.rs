@@ -45,7 +45,8 @@ pub fn kfunc_addr(id: KfuncId) -> u64 {
     KFUNC_BASE + builtin + (u64::from(id.0 & !BUILTIN & 0xf_ffff) << 4)
 }
 
-/// Returns the built-in kfunc of this name (without a `___suffix`), if there is one.
+/// Returns the built-in kfunc of this name, if there is one. The caller has removed a `___suffix`
+/// from the name.
 pub fn builtin(name: &str) -> Option<KfuncId> {
     let at = BUILTINS.iter().position(|builtin| builtin.0 == name)?;
     Some(KfuncId(BUILTIN | at as u32))
@@ -57,7 +58,7 @@ pub fn name(id: KfuncId) -> Option<&'static str> {
     BUILTINS.get(at).map(|builtin| builtin.0)
 }
 
-/// Returns the names of all built-in kfuncs, for `inspect`.
+/// Returns the names of all built-in kfuncs, for tests.
 pub fn builtin_names() -> impl Iterator<Item = &'static str> {
     BUILTINS.iter().map(|builtin| builtin.0)
 }

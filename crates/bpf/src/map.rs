@@ -164,10 +164,10 @@ pub struct LocalType {
     pub special: Vec<SpecialField>,
 }
 
-/// Local types by BTF id in the object.
+/// Types that `bpf_obj_new` can allocate, by BTF id in the object file.
 pub type LocalTypes = BTreeMap<u32, LocalType>;
 
-/// A timer or reference that a map operation dropped. `vm::release_dropped` tells the host.
+/// A timer or reference that a map operation dropped. `vm::release_dropped` tells the host of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
     Kptr { instance: InstanceId, kind: KptrKind, ptr: u64 },
@@ -231,5 +231,5 @@ impl Map {
 /// Result of a map operation; the error is a positive errno.
 pub type MapResult<T> = Result<T, i64>;
 
-/// Errno of operations that the map's type does not have (`map->ops`).
+/// Errno of operations that `map->ops` lacks for the map's type.
 pub(crate) const NOT_SUPPORTED: i64 = EOPNOTSUPP;

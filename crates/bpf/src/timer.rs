@@ -75,7 +75,7 @@ impl Timers {
     pub(crate) fn remove(&mut self, id: TimerId) -> Option<Timer> {
         let timer = self.slots.get_mut(id.idx())?.take()?;
         if self.running == Some(id) {
-            // A new timer may get the id. It is not the timer whose callback runs.
+            // A new timer may get the same id, but it is not the timer whose callback runs.
             self.running = None;
         }
         self.free.push(id);

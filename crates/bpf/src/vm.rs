@@ -58,7 +58,7 @@ pub struct Image {
     /// Output of `insn::decode`, one entry per 8-byte slot.
     pub code: Vec<Insn>,
     pub funcs: Vec<Func>,
-    /// Sorted by `pc`.
+    /// Line information, sorted by `pc`.
     pub lines: Vec<Line>,
     /// Names of the host's kfuncs that the code calls, for the disassembly.
     pub kfunc_names: std::collections::BTreeMap<KfuncId, String>,
@@ -83,7 +83,7 @@ pub enum ProgramKind {
         sleepable: bool,
     },
     Syscall,
-    /// Any other section: its prefix and the attach target.
+    /// A program in any other ELF section: the prefix of the section's name, and the attach target.
     Other {
         kind: String,
         target: String,
@@ -119,7 +119,7 @@ pub struct Instance {
     /// Machine code of the image; None if the interpreter runs the whole image. Only `Vm::install`
     /// writes this field.
     code: Option<Arc<Code>>,
-    /// In order of creation.
+    /// Maps of the object, in order of creation.
     pub maps: Vec<MapId>,
     /// Guest address of the arena window that the instance's programs use; 0 without an arena.
     pub arena_base: u64,
@@ -165,7 +165,8 @@ pub struct InstanceParts {
     pub codes: CodeCache,
 }
 
-/// Limits on one outermost invocation.
+/// Limits on one outermost invocation, which is a program that the kernel calls while no other
+/// runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Instructions of one outermost invocation, including all that the invocation calls. The
@@ -173,11 +174,12 @@ pub struct Limits {
     /// helpers such as `bpf_loop` multiply that by up to 8 M. No scheduler callback has a
     /// legitimate need for 64 M instructions.
     pub insns_per_call: u64,
-    /// Frames of one program with its subprograms and callbacks. The kernel's `MAX_CALL_FRAMES`.
+    /// Largest number of frames of one program with its subprograms and callbacks. The kernel's
+    /// `MAX_CALL_FRAMES`.
     pub call_depth: u32,
-    /// Programs nested inside each other's kernel calls.
+    /// Largest number of programs that run inside each other's kernel calls.
     pub nesting: u32,
-    /// Iterations of `may_goto` loops per frame. The kernel's `BPF_MAX_LOOPS`.
+    /// Largest number of iterations of `may_goto` loops per frame. The kernel's `BPF_MAX_LOOPS`.
     pub may_goto: u32,
     /// Number of interpreted instructions per slot of a function after which the JIT compiles the
     /// function. Each entry into the function counts as `ENTRY_COST_INSNS` more instructions. At
@@ -247,7 +249,8 @@ pub struct Vm {
     pub nr_cpus: u32,
     pub hz: u32,
     work: WorkCosts,
-    /// Instructions executed since the start. Up to date during every call into the host.
+    /// Instructions executed since the simulation began. Up to date during every call into the
+    /// host.
     pub executed: u64,
     pub(crate) helper_calls: u64,
     pub kfunc_calls: u64,
@@ -269,7 +272,7 @@ pub struct Vm {
     pub(crate) calling: CallSite,
 }
 
-/// Origin of a call out of a program.
+/// Origin of a call that a program makes to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallSite {
     pub instance: InstanceId,
@@ -371,7 +374,8 @@ impl Vm {
         if more == 0 {
             return Ok(());
         }
-        // The helper does no work beyond the limit, so only the work up to the limit counts.
+        // The helper does no work beyond the instruction limit, so only the work up to the limit
+        // counts.
         let left = self.deadline.saturating_sub(self.executed);
         self.executed += more.min(left);
         if more < left {
@@ -411,8 +415,8 @@ impl Vm {
         self.contexts.forget();
     }
 
-    /// Returns the instance's array maps, which machine code can access without checking page
-    /// permissions.
+    /// Returns the values of the instance's array maps, which machine code can access without
+    /// checking page permissions.
     fn data_of(&self, id: InstanceId) -> Vec<Data> {
         let maps = self.instance(id).map_or(&[][..], |instance| &instance.maps);
         let data = |id: &MapId| {
@@ -458,8 +462,8 @@ impl Vm {
         self.stacks.level
     }
 
-    /// Returns `get_jiffies_64()` at this time. As in the kernel, the count starts 300 s before a
-    /// 32-bit wrap.
+    /// Returns `get_jiffies_64()` at the time `ktime_ns`. As in the kernel, the count starts 300 s
+    /// before a 32-bit wrap.
     pub fn jiffies64(&self, ktime_ns: u64) -> u64 {
         let hz = u64::from(self.hz);
         let initial = u64::from((300 * self.hz).wrapping_neg());

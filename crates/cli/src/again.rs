@@ -99,7 +99,8 @@ impl StoredRequest {
         let request = Request::read(folder)?;
         let mut files = BTreeMap::new();
         for StoredFile { path, kept } in &request.files {
-            // Use only the last component, so that the path cannot leave the folder.
+            // Use only the last component of the stored name, so that the path cannot leave the
+            // folder.
             let name = Path::new(kept).file_name().unwrap_or_default();
             let bytes = input::read(&folder.join(FOLDER).join(name))?;
             files.insert(path.clone(), bytes);
@@ -113,7 +114,7 @@ impl StoredRequest {
     }
 
     /// Returns the stored command's arguments; options for the output and the execution come from
-    /// `given`.
+    /// `given`, the options beside `--again`.
     pub fn args(&self, given: &RunArgs) -> Result<RunArgs> {
         Ok(RunArgs {
             again: given.again.clone(),
@@ -154,7 +155,8 @@ impl StoredRequest {
         // number may change its last bit.
         let read = |text: String| serde_json::from_str(&text).expect("our own JSON");
         let now: Vec<Value> = all.iter().flat_map(|r| simulated(&read(r.to_json()))).collect();
-        // Interrupted runs keep their places, so that each run meets the same run of before.
+        // Leave out interrupted runs only after runs of the same number have been paired, so that
+        // each new run is compared with its stored result.
         let pairs: Vec<_> = (0..before.len().max(now.len()))
             .map(|at| (before.get(at), now.get(at)))
             .filter(|(before, now)| ![before, now].into_iter().flatten().any(|run| is_cut(run)))

@@ -360,7 +360,8 @@ fn of_live(error: &LiveError) -> Code {
 
 fn of_prepare(error: &PrepareError) -> Code {
     match error {
-        // A usage error, because the command line names the ops table and the knobs.
+        // An absent ops table or a wrong knob is a usage error, because the command line names
+        // both.
         PrepareError::NoTable { .. } | PrepareError::Knob { .. } => Code::Usage,
         PrepareError::Object(_) | PrepareError::NoScheduler { .. } => Code::Input,
         PrepareError::Recipe(e) => of_recipe(e),
@@ -369,8 +370,8 @@ fn of_prepare(error: &PrepareError) -> Code {
 
 fn of_recipe(error: &RecipeError) -> Code {
     match *error.what {
-        // A usage error, because the command line chose a machine that does not suit the scheduler,
-        // or lists a CPU that the machine lacks.
+        // These are usage errors, because the command line chose a machine that does not suit the
+        // scheduler's recipe, or lists a CPU that the machine lacks.
         RecipeErrorKind::Required(_) | RecipeErrorKind::Cpus { .. } => Code::Usage,
         _ if error.unmodelled().is_some() => Code::Unmodelled,
         _ => Code::Input,
@@ -402,7 +403,8 @@ fn of_sim(error: &SimError) -> Code {
 
 fn of_link(error: &LinkError) -> Code {
     match error.what {
-        // Not an error in the object: a real kernel may have the function that the simulator lacks.
+        // A missing extern is no error in the object: a real kernel may have the symbol that
+        // the simulator lacks.
         LinkErrorKind::MissingExterns(_) => Code::Unmodelled,
         _ => Code::Input,
     }

@@ -179,7 +179,7 @@ fn in_vm(
     options: &VmOptions,
     patience: Duration,
 ) -> Result<(Reply, Vec<String>)> {
-    // Check that the file can be written before the work begins.
+    // Check that the file for the guest's console can be written, before the work begins.
     if let Some(path) = &options.console {
         output::write_file(path, b"")?;
     }

@@ -22,7 +22,8 @@ pub fn with_bar<R>(progress: &Progress, work: impl FnOnce() -> R) -> R {
     let done = Signal::default();
     thread::scope(|scope| {
         scope.spawn(|| show(progress, &done));
-        // Signal the end also when `work` panics, or else the scope would never end.
+        // Tell the thread of the bar to end also when `work` panics, or else the scope would wait
+        // for this thread for ever.
         let _told = OnDrop(&done);
         work()
     })
@@ -68,7 +69,7 @@ struct Signal {
 }
 
 impl Signal {
-    /// Waits for the signal for at most `time`, and tells whether it was given.
+    /// Waits at most `time` for the end of the work, and tells whether the work has ended.
     fn wait(&self, time: Duration) -> bool {
         let Ok(set) = self.set.lock() else { return true };
         self.changed.wait_timeout_while(set, time, |set| !*set).map_or(true, |(set, _)| *set)

@@ -63,8 +63,8 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
     for part in &parts {
         let done = run_part(args, part, &targets)?;
         if let Some(folder) = args.output.as_ref().filter(|_| all.is_empty()) {
-            // Replace the folder's request only now. Until this machine's runs are complete, the
-            // folder may hold the results of another command.
+            // Replace the command stored in the results folder only now. Until the runs on the
+            // first machine are complete, the folder may hold the results of another command.
             again::keep(folder, args, inputs, version())?;
         }
         if args.format == Format::Table && !all.is_empty() {

@@ -151,7 +151,7 @@ fn named(file: &Path, shorts: &[String]) -> Vec<PathBuf> {
     paths
 }
 
-/// A file in memory.
+/// A writer that keeps its text in memory, for one timeline.
 #[derive(Clone, Default)]
 struct TextBuffer(Arc<Mutex<Vec<u8>>>);
 

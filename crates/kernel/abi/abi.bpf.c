@@ -67,7 +67,10 @@ union {
 	nodemask_t nodemask;
 } abi_types;
 
-/* A struct with a flexible array may not be in the union, so this variable yields its BTF. */
+/*
+ * struct scx_cmask ends in a flexible array, so it may not be a member of the union abi_types. This
+ * variable makes clang emit its BTF.
+ */
 struct scx_cmask abi_cmask;
 
 union {

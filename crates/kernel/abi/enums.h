@@ -71,7 +71,7 @@ enum scx_enq_flags {
 	SCX_ENQ_RESCUE = 1ULL << 34,
 	SCX_ENQ_REENQ = 1ULL << 40,
 	SCX_ENQ_LAST = 1ULL << 41,
-	/* Bits 56-63 are internal to the kernel. */
+	/* Bits 56-63 of the enqueue flags are internal to the kernel. */
 	__SCX_ENQ_INTERNAL_MASK = 0xffULL << 56,
 	SCX_ENQ_CLEAR_OPSS = 1ULL << 56,
 	SCX_ENQ_DSQ_PRIQ = 1ULL << 57,
@@ -182,8 +182,8 @@ enum scx_ent_flags {
 	SCX_TASK_REENQ_CAP = 4 << 12,
 #ifndef __BINDGEN__
 	/*
-	 * The entity is the cursor of an iterator, not a task. The Rust code does not get this
-	 * value, because it is negative and the flags in Rust are unsigned.
+	 * The entity that has this flag is the cursor of an iterator, not a task. The Rust code
+	 * does not get the flag, because its value is negative and the flags in Rust are unsigned.
 	 */
 	SCX_TASK_CURSOR = 1 << 31,
 #endif

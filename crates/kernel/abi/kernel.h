@@ -45,26 +45,26 @@ struct thread_info {
 	u32 cpu;
 };
 
-/* Times are in ns, on the run queue's clock. */
+/* The times of sched_info are in ns, on the run queue's clock. */
 struct sched_info {
 	unsigned long pcount;		/* number of switches to the task */
-	unsigned long long run_delay;	/* sum of the waits that have ended */
+	unsigned long long run_delay;	/* sum of the ended waits for a CPU */
 	unsigned long long last_arrival;
-	unsigned long long last_queued;	/* 0 if the task does not wait */
+	unsigned long long last_queued;	/* start of the present wait; 0 if the task does not wait */
 };
 
 struct sched_avg {
-	unsigned long util_avg;	/* in 1/1024 */
+	unsigned long util_avg;	/* in 1/1024 of a full-speed CPU */
 };
 
 struct sched_entity {
 	u64 sum_exec_runtime;	/* ns */
 	u64 nr_migrations;
-	struct sched_avg avg;	/* as last updated by the default class */
+	struct sched_avg avg;	/* utilisation, as last updated by the default class */
 };
 
 struct sched_ext_entity {
-	/* Pending direct-dispatch verdict. */
+	/* Pending direct-dispatch verdict: DSQ, flags, slice and vtime of the insertion. */
 	u64 ddsp_dsq_id;
 	u64 ddsp_enq_flags;
 	u64 ddsp_slice;
@@ -80,10 +80,10 @@ struct sched_ext_entity {
 };
 
 /*
- * A task takes a slot of little more than 2 KiB in guest memory. Half of it is cpus_mask, which has
- * the kernel's length on every machine. A test checks that the struct fits the slot. Another test
- * (crates/testkit/tests/kernel_fields.rs) checks that each field is filled, or is listed with the
- * reason why it never changes.
+ * The simulator reserves a slot of little more than 2 KiB of guest memory for each task. Half of
+ * the slot is cpus_mask, which has the kernel's length on every machine. A test checks that
+ * task_struct fits the slot. Another test (crates/testkit/tests/kernel_fields.rs) checks that each
+ * field is filled, or is listed with the reason why it never changes.
  */
 struct task_struct {
 	struct thread_info thread_info;
@@ -125,7 +125,7 @@ struct task_struct {
 	ptr(struct css_set) cgroups;
 	ptr(struct mempolicy) mempolicy;
 	int numa_preferred_nid;
-	/* The mask comes last, so that the fields that a task switch writes lie together. */
+	/* cpus_mask comes last, so that the fields that a task switch writes lie together. */
 	cpumask_t cpus_mask;
 };
 
@@ -184,8 +184,9 @@ struct kernfs_node {
 };
 
 /*
- * The simulator sets bit 1 (__PERCPU_REF_DEAD) when it removes the cgroup. In the kernel the other
- * bits are a pointer to counters; here they are not.
+ * The simulator sets bit 1 (__PERCPU_REF_DEAD) of percpu_count_ptr when it removes the cgroup. In
+ * the real kernel the other bits are a pointer to counters; here they are the cgroup's guest
+ * address.
  */
 struct percpu_ref {
 	unsigned long percpu_count_ptr;
@@ -247,7 +248,7 @@ struct rq {
 };
 
 struct cpufreq_cpuinfo {
-	unsigned int max_freq;	/* kHz, as are all frequencies of cpufreq */
+	unsigned int max_freq;	/* kHz, as are all frequencies in these structs */
 	unsigned int min_freq;
 };
 
@@ -309,7 +310,7 @@ struct bpf_rb_node {
 	u64 __opaque[4];
 };
 
-/* Kernel functions use this struct only as a pointer argument. */
+/* Kernel functions take bpf_prog_aux only by pointer, so it needs no members here. */
 struct bpf_prog_aux;
 
 struct bpf_list_head {

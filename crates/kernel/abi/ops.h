@@ -2,9 +2,10 @@
 /*
  * A scheduler's side of sched_ext: its operations and the structs passed to them and to the kfuncs.
  *
- * Owns: the two forms of the ops table and the argument structs, in the kernel's order and layout
- * (programs build some of them on their stacks). An object's table is matched by member name, so a
- * table of an older or newer kernel fits as well.
+ * Owns: the ops table in the kernel's two forms (CPUs with Linux's numbers, and CPUs numbered by
+ * topology) and the argument structs, in the kernel's order and layout, because programs build some
+ * of these structs on their stacks. An object's table is matched by member name, so a table of an
+ * older or newer kernel fits as well.
  * Models: 7.3, kernel/sched/ext/internal.h.
  */
 #ifndef ABI_OPS_H
@@ -51,7 +52,7 @@ struct scx_cgroup_init_args {
 };
 
 #ifndef __BINDGEN__
-/* This struct is empty in the kernel too. The Rust code does not use it. */
+/* scx_cpu_acquire_args is empty in the kernel too. The Rust code does not use it. */
 struct scx_cpu_acquire_args {};
 #endif
 
@@ -126,7 +127,7 @@ struct scx_cid_topo {
 	s32 shard_idx;
 };
 
-/* A set of CPUs numbered by topology (cids). The words follow the header. */
+/* A set of CPUs numbered by topology (cids): this header, then the words of the bit mask. */
 struct scx_cmask {
 	u32 base;
 	u32 nr_cids;
@@ -138,7 +139,7 @@ struct scx_cmask {
 #endif
 };
 
-/* The callbacks after the first one, up to set_weight, are the same in both forms of the table. */
+/* The callbacks from enqueue to set_weight, which sched_ext_ops and sched_ext_ops_cid share. */
 #define SCX_OPS_TASK_PATH						\
 	op(void, enqueue, struct task_struct *p, u64 enq_flags);	\
 	op(void, dequeue, struct task_struct *p, u64 deq_flags);	\

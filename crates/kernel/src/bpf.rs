@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The parts of the kernel that BPF programs use: types, functions, variables, timers and locks.
 //!
-//! Owns: the generations of timers.
+//! Owns: the generation number of each BPF timer, which tells a stale expiry from the present one.
 //! Does not: run programs (`Kernel::vm` does), or implement functions (see `ext/kfunc.rs`).
 
 pub mod abi;
@@ -31,8 +31,9 @@ pub struct Bpf {
     pub(crate) locks: rustc_hash::FxHashMap<u64, Lock>,
     /// Generation of each timer. An expiry with an older generation is ignored.
     timers: Vec<u32>,
-    /// Whether a loaded object knows the address of a run queue. The kernel must then keep the
-    /// clocks of run queues up to date in guest memory. `KernelTarget` shares this flag.
+    /// Whether a loaded object can find a run queue, because it refers to the variable `runqueues`
+    /// or to `scx_bpf_locked_rq()`. The kernel must then keep the clocks of run queues up to date
+    /// in guest memory. `KernelTarget`, against which objects are linked, sets this flag.
     pub(crate) rq_address_known: Arc<AtomicBool>,
 }
 
@@ -50,7 +51,8 @@ impl Bpf {
         }
     }
 
-    /// Returns whether a timer has not been armed again or cancelled since `generation`.
+    /// Returns whether `generation` is the timer's present generation. It is not if the timer has
+    /// been armed again or cancelled since.
     pub(crate) fn is_current(&self, timer: TimerId, generation: u32) -> bool {
         self.timers.get(timer.idx()) == Some(&generation)
     }

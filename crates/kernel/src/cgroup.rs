@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! cgroups v2 with the cpu controller: the tree, its limits, and the structs that BPF programs see.
 //!
-//! Owns: directories, their guest structs, the number of tasks in each.
+//! Owns: the cgroups (called directories here, as in cgroupfs), their structs in guest memory, and
+//! the number of tasks in each.
 //! Does not: divide CPU time among cgroups (the scheduling classes do), or call a scheduler's
 //! operations on cgroups (see `ext/cgroup.rs`).
 //! Models: kernel `struct cgroup`, `css_set`, `task_group`, 7.3.
@@ -20,12 +21,12 @@ use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
 
-/// Size of a directory's guest slot, bytes. The slot contains the directory's cgroup, css_set,
-/// kernfs_node, task_group and name.
+/// Size of a directory's slot in guest memory, bytes. The slot contains the directory's cgroup,
+/// css_set, kernfs_node, task_group and name.
 const SLOT_BYTES: u64 = 4096;
 /// Upper bound on the number of directories created in one run, the root included.
 pub const MAX_CGROUPS: u32 = 1 << 16;
-/// Offsets of the parts of a slot, bytes.
+/// Offsets of the parts of a directory's slot in guest memory, bytes.
 const CSS_SET: u64 = 1024;
 const KERNFS: u64 = 2048;
 const TASK_GROUP: u64 = 2304;
@@ -71,7 +72,8 @@ pub struct Cgroup {
     pub run_ns: Nanos,
 }
 
-/// All directories, indexed by id. Slots are not reused within a run.
+/// All directories, indexed by id. The id and the guest slot of a removed directory are not reused
+/// within a run.
 pub struct CgroupTable {
     all: Vec<Option<Cgroup>>,
     base: u64,
@@ -375,7 +377,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Writes to `cpu.weight`, `cpu.max`, `cpu.max.burst` and `cpu.idle`.
+    /// Changes a cgroup's limits, as writing to `cpu.weight`, `cpu.max`, `cpu.max.burst` and
+    /// `cpu.idle` does.
     pub(crate) fn cgroup_configure(
         &mut self,
         id: CgroupId,
@@ -392,7 +395,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Writes a task's pid to `cgroup.threads`.
+    /// Moves a task to a cgroup, as writing its pid to `cgroup.threads` does.
     pub(crate) fn cgroup_move_task(&mut self, task: TaskId, to: CgroupId) -> Result<(), SysError> {
         if !self.cgroups.exists(to) {
             return Err(SysError::NoEntry);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The run state of a CPU: its current task, the end of its kernel path, and its pending requests.
+//! The run state of a CPU: its current task, the end of its kernel path (the kernel code that
+//! handles an event on this CPU), and its pending requests.
 //!
-//! Owns: the per-CPU record, and the type of tables with one value per CPU.
-//! Does not: act on the record (see `schedule.rs`, `exec.rs`, `tick.rs`).
+//! Owns: the per-CPU record `Cpu`, and the type of tables with one value per CPU.
+//! Does not: act on this record (see `schedule.rs`, `exec.rs`, `tick.rs`).
 
 pub(crate) mod cache_occupancy;
 mod hotplug;
@@ -26,7 +27,7 @@ impl<T> Default for PerCpu<T> {
 }
 
 impl<T> PerCpu<T> {
-    /// Adds the value of the next CPU.
+    /// Adds a value at the end, which is that of the CPU with the next number.
     pub(crate) fn push(&mut self, value: T) {
         self.0.push(value);
     }
@@ -111,7 +112,7 @@ impl<T> IndexMut<CpuId> for PerCpu<T> {
 /// line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTime {
-    /// Steps of tasks, cache refills included.
+    /// Time in which tasks executed steps of their behaviour, cache refills included.
     pub busy: Nanos,
     pub idle: Nanos,
     /// Time in the kernel: switches, scheduling, interrupts, system calls.
@@ -129,7 +130,8 @@ pub struct Cpu {
     pub curr: TaskId,
     /// Idle task of this CPU; `curr` when nothing else runs.
     pub idle_task: TaskId,
-    /// Generation of the step-end event. An event with an older generation is ignored.
+    /// Generation of the event for the end of the current task's step. An event with an older
+    /// generation is ignored.
     pub run_gen: u32,
     /// `rq->next_class`: the class of `curr`, or a higher class whose task will preempt `curr` at
     /// the next schedule.
@@ -149,13 +151,15 @@ pub struct Cpu {
     pub tick_gen: u32,
     /// Task that the stopper will move when the task is off the CPU, and the target CPU.
     pub pushing: Option<(TaskId, CpuId)>,
-    /// End of the kernel path that runs on this CPU or ran last.
+    /// Time at which the kernel path that runs on this CPU ends, or the last one ended. A kernel
+    /// path is the kernel code that handles an event on the CPU.
     pub kernel_until: Nanos,
     /// Time from which `curr` makes progress; later than now while the CPU is in the kernel.
     pub progress_from: Nanos,
     /// Speed of `curr` in 1/1024 of full speed.
     pub speed: u64,
-    /// Time of the pending step-end event; `Nanos::MAX`: none is pending.
+    /// Time of the pending event for the end of the current task's step; `Nanos::MAX`: none is
+    /// pending.
     pub done_at: Nanos,
     /// `rq->clock`: the time at which the present scheduling path read the clock.
     pub rq_clock: Nanos,
@@ -180,7 +184,7 @@ pub struct Cpu {
     pub siblings: SmallVec<[CpuId; 4]>,
 }
 
-/// Bytes at the start of a `Cpu` that every switch needs.
+/// Bytes at the start of a `Cpu` that every task switch needs.
 pub(crate) const HOT_CPU_BYTES: usize = std::mem::offset_of!(Cpu, wake_list);
 
 impl Cpu {
@@ -219,8 +223,8 @@ impl Cpu {
         }
     }
 
-    /// Start of the kernel path of an event at `now`: `now`, or the end of the previous path if
-    /// later.
+    /// Time at which this CPU begins to handle an event that is due at `now`: `now`, or the end of
+    /// the CPU's previous kernel path if that is later.
     pub fn kernel_path_start(&self, now: Nanos) -> Nanos {
         self.kernel_until.max(now)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! sched_ext: the scheduling class whose policy is a loaded scheduler, usually a BPF object.
 //!
-//! Owns: all state of the class. Start at `enable.rs` (attach to detach), `enqueue.rs` and
+//! Owns: all state of sched_ext. Start at `enable.rs` (attach to detach), `enqueue.rs` and
 //! `dispatch.rs` (the path of a task from enqueue to pick), `ops.rs` (calls of the scheduler),
 //! `kfunc.rs` (functions that the scheduler may call).
 //! Models: kernel/sched/ext/*.c, 7.3. Differs: no sub-schedulers or capabilities, no core
@@ -96,7 +96,7 @@ pub struct Sched {
     pub warned_zero_slice: bool,
 }
 
-/// Per-CPU state of the class, aligned to the host's cache lines like `Cpu`.
+/// Per-CPU state of sched_ext, aligned to the host's cache lines like `Cpu`.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct ExtCpu {
@@ -146,7 +146,8 @@ pub struct DispatchBuf {
     pub nr_tasks: u32,
 }
 
-/// Arguments of a dispatch verdict, other than the DSQ.
+/// Arguments of a program's insertion of a task into a DSQ (a dispatch verdict), other than the
+/// DSQ.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectDispatchArgs {
     pub slice: u64,
@@ -159,14 +160,14 @@ pub struct DirectDispatchArgs {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpFrame {
     pub op: Option<Op>,
-    /// CPU whose run queue lock the kernel holds during the call.
+    /// CPU whose run queue lock the kernel holds while the program runs.
     pub locked: Option<CpuId>,
-    /// First two arguments of the call. The tasks that the call is about are among them.
+    /// First two arguments of the program. If the operation is about tasks, they are among these.
     pub args: [u64; 2],
 }
 
 impl OpFrame {
-    /// Returns whether the call is about the task at guest address `task`.
+    /// Returns whether the operation is about the task at guest address `task`.
     pub fn is_about(&self, task: u64) -> bool {
         use op::TaskArgs::*;
         let [first, second] = self.args;
@@ -190,21 +191,21 @@ pub enum DirectSlot {
     Used,
 }
 
-/// All state of the class.
+/// All state of sched_ext.
 pub struct Ext {
     pub dsqs: DsqTable,
     pub cpus: PerCpu<ExtCpu>,
     pub root: Option<Box<Sched>>,
     pub state: EnableState,
-    /// Whether tasks may be in the class (`scx_enabled()`).
+    /// Whether tasks may be in the class sched_ext (`scx_enabled()`).
     pub enabled: bool,
     pub switching_all: bool,
     pub switched_all: bool,
     pub init_task_enabled: bool,
     pub cgroup_enabled: bool,
     pub idle: IdleState,
-    /// Operation, timer callback or other program in progress, if any. A nested call saves the
-    /// outer frame and restores it afterwards.
+    /// Frame of the operation, timer callback or other program in progress, if any. A nested call
+    /// saves the outer program's frame and restores it afterwards.
     pub frame: Option<OpFrame>,
     pub direct: DirectSlot,
     /// Dispatch verdict that the kernel carries out now, after the program's call that gave the
@@ -266,7 +267,8 @@ impl Ext {
         }
     }
 
-    /// `scx_locked_rq()`
+    /// `scx_locked_rq()`: returns the CPU whose run queue lock the kernel holds during the running
+    /// program, if it holds one.
     #[inline]
     pub fn locked_rq(&self) -> Option<CpuId> {
         self.frame.as_ref()?.locked

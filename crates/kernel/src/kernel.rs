@@ -5,9 +5,10 @@
 //! Does not: hold policy (see `schedule.rs`, `ext.rs` and the crate `fair`), or follow the steps of
 //! a task (see `task/exec.rs`).
 //!
-//! Time: an event is handled atomically at `now`. The code that handles it runs on `exec.cpu`. Its
-//! clock starts at `now`, or at the end of that CPU's previous kernel path if that is later, and
-//! advances with every cost. Effects on other CPUs are stamped with that clock.
+//! Time: an event is handled atomically at `now`. The code that handles it, a kernel path, runs on
+//! `exec.cpu`. The clock of this code starts at `now`, or at the end of that CPU's previous kernel
+//! path if that is later, and advances with every cost. Effects on other CPUs are stamped with that
+//! clock.
 
 pub mod boot;
 mod end;
@@ -55,15 +56,15 @@ pub struct Exec {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AfterEvent {
     Nothing,
-    /// End the kernel path of the CPU.
+    /// The event loop must end the kernel path of the CPU.
     Leave(CpuId),
-    /// The CPU's task has finished its step: start the next one.
+    /// The CPU's task has finished its step, so the event loop must start the next step.
     NextSteps(CpuId),
 }
 
 /// All state of one run.
 pub struct Kernel {
-    /// Guest memory and the programs.
+    /// Guest memory and the loaded BPF programs.
     pub vm: Vm,
     /// The parts of the kernel that BPF programs use.
     pub bpf: Bpf,
@@ -138,7 +139,7 @@ impl Kernel {
         result
     }
 
-    /// Runs `f` as `on_cpu` does, but leaves the kernel path open. `f` is the last action of an
+    /// Runs `f` as `on_cpu` does, but does not end the kernel path. `f` is the last action of an
     /// event's handler, and the handler's caller ends the path with `finish`.
     #[inline]
     pub(crate) fn on_cpu_last(&mut self, cpu: CpuId, f: impl FnOnce(&mut Kernel)) -> AfterEvent {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Measurements of a run: counts and distributions, in integers.
 //!
-//! Owns: accumulators.
+//! Owns: the accumulators of these measurements.
 //! Does not: interpret them (the lab computes statistics and floats).
 
 use crate::task::Task;
@@ -59,14 +59,14 @@ pub struct Metrics {
     /// Waits for a CPU: after a wake-up, after preemption, after fork. Waits that the end of the
     /// run cuts off are included.
     pub run_queue_wait: TimeHistogram,
-    /// Waits for contended locks.
+    /// Times for which CPUs spun for contended locks.
     pub lock_wait: TimeHistogram,
     /// Number of migrations, indexed by the `Distance` between the two CPUs.
     pub migrations: [u64; 5],
     pub refill_ns: Nanos,
     /// A CPU was off line for a while, so that the CPU's times do not add up to the run's duration.
     pub hotplugged: bool,
-    /// Number of times that a group ran out of quota on a CPU.
+    /// Number of times that a cgroup ran out of cpu.max quota on a CPU.
     pub throttles: u64,
     /// Number of requests of schedulers for a CPU performance level. The simulated kernel ignores
     /// the requested levels.

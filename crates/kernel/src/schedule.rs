@@ -29,7 +29,8 @@ pub(crate) struct TaskChange {
     queued: bool,
     running: bool,
     class: Class,
-    /// Flags of the dequeue. The change may add flags for the enqueue.
+    /// Flags with which `change_begin` dequeued the task. The caller may add flags for the enqueue
+    /// by `change_end`.
     pub flags: u64,
 }
 
@@ -402,7 +403,7 @@ impl Task {
         mirror::state(guest, state);
     }
 
-    /// Begins a wait for a CPU.
+    /// Records that the task begins to wait for a CPU at `at`.
     #[inline(always)]
     pub(crate) fn start_wait(
         &mut self,

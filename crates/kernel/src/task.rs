@@ -23,7 +23,8 @@ use std::collections::VecDeque;
 /// KiB. The distance is a cache line more than a power of two, because equal fields of many tasks
 /// would otherwise share a few sets of the host's cache.
 pub const SLOT_BYTES: u64 = 2048 + 64;
-/// Multiplicative inverse of the odd factor of `SLOT_BYTES`, modulo 2^64.
+/// Multiplicative inverse of the odd factor of `SLOT_BYTES`, modulo 2^64. With it, the lookup of a
+/// task by address needs no division.
 const SLOT_INVERSE: u64 = {
     let odd = SLOT_BYTES >> SLOT_BYTES.trailing_zeros();
     let (mut inverse, mut right_bits) = (odd, 3);
@@ -158,7 +159,7 @@ pub struct Task {
     pub cpus: CpuMask,
 }
 
-/// Bytes at the start of a `Task` that every switch needs.
+/// Bytes at the start of a `Task` that every task switch needs.
 pub(crate) const HOT_TASK_BYTES: usize = std::mem::offset_of!(Task, wake_queued);
 
 impl Task {
@@ -167,7 +168,7 @@ impl Task {
         self.all_cpus_allowed || cpumask::test(&self.cpus, cpu)
     }
 
-    /// `p->static_prio`
+    /// `p->static_prio`: 120 plus the nice value.
     pub fn static_prio(&self) -> i32 {
         MAX_RT_PRIO + 20 + i32::from(self.nice)
     }
@@ -209,7 +210,7 @@ pub fn weight_to_cgroup(weight: u64) -> u32 {
     ((weight * 100 + 512) / 1024).clamp(1, 10_000) as u32
 }
 
-/// Id in a slot that holds no task.
+/// Task id that marks a slot without a task.
 const FREE_SLOT_ID: TaskId = TaskId(u32::MAX);
 
 /// All task slots, those of freed tasks included.

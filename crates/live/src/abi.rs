@@ -18,7 +18,7 @@ mod bindings {
 
 pub use bindings::*;
 
-/// Reads a value from the first bytes; None if there are too few bytes.
+/// Reads a `T` from the start of `bytes`; None if there are too few bytes.
 pub fn plain<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Option<T> {
     bytes.get(..size_of::<T>()).map(bytemuck::pod_read_unaligned)
 }

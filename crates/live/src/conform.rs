@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The half of a conformance case that runs on the real kernel.
+//! A conformance case on the real kernel. The simulator runs the same case, and the lab compares
+//! both runs.
 //!
-//! Owns: the case's actions on tasks from outside, at their times. Does not: compare the two
-//! halves.
+//! Owns: the actions that the case takes on tasks from outside, at their times. Does not: compare
+//! the two runs.
 
 use std::fs;
 use std::path::Path;
@@ -57,8 +58,8 @@ pub fn observe(
         Ok(Err(what)) => return Err(failed(what)),
         Err(_) => return Err(failed("the thread that acts on tasks panicked".into())),
     }
-    // Read the entries before the scheduler is detached; the operations of the detach are not
-    // compared, only the exit is.
+    // Read the recorded calls before the scheduler is detached, because a case does not compare the
+    // operations that the detach causes. It compares the exit.
     let (entries, lost) = witness.map_or(Ok(Default::default()), |w| w.entries())?;
     let exit = scheduler.detach(report.started_ns);
     Ok(Observed {
@@ -94,19 +95,19 @@ fn act(action: &Action, cgroup_root: &Path) -> Result<(), String> {
     match action {
         Action::Nice { task, value } => {
             let tid = task_named(task)?;
-            // SAFETY: the call takes numbers only.
+            // SAFETY: setpriority takes numbers only.
             let ret = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, (*value).into()) };
             checked(ret, "setpriority")
         }
         Action::Affinity { task, cpus } => {
             let tid = task_named(task)?;
-            // SAFETY: an all-zero bit set is valid.
+            // SAFETY: an all-zero cpu_set_t is valid.
             let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
             for cpu in cpus.iter() {
-                // SAFETY: the function checks the bound.
+                // SAFETY: CPU_SET checks that the CPU is within the bounds of `set`.
                 unsafe { libc::CPU_SET(cpu as usize, &mut set) };
             }
-            // SAFETY: `set` has the given size.
+            // SAFETY: `set` has the size that the call passes.
             let ret = unsafe { libc::sched_setaffinity(tid, size_of_val(&set), &raw const set) };
             checked(ret, "sched_setaffinity")
         }
@@ -121,7 +122,7 @@ fn act(action: &Action, cgroup_root: &Path) -> Result<(), String> {
                 other => return Err(format!("policy {other:?} cannot be set from outside")),
             };
             let param = libc::sched_param { sched_priority: priority };
-            // SAFETY: `param` outlives the call.
+            // SAFETY: `param` outlives the call of sched_setscheduler.
             let ret = unsafe { libc::sched_setscheduler(tid, policy, &raw const param) };
             checked(ret, "sched_setscheduler")
         }

@@ -4,7 +4,7 @@
 use scxlab_lab::prepare::PrepareError;
 use scxlab_workload::native::NativeError;
 
-/// Reason why nothing was run.
+/// Reason why a request to a real kernel was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     #[error(

@@ -60,7 +60,7 @@ impl LiveFrontend<'_> {
         let map = self.object.maps().find(|m| is_section(m.name(), m.map_type(), name));
         let map = map.ok_or_else(|| format!("libbpf shows no map for section {name}"))?;
         let mut size = 0usize;
-        // SAFETY: the map outlives the call; libbpf writes one size_t.
+        // SAFETY: the map outlives this libbpf call, and libbpf writes one size_t to `size`.
         let base = unsafe {
             libbpf_sys::bpf_map__initial_value(
                 map.as_libbpf_object().as_ptr(),
@@ -84,7 +84,7 @@ impl LiveFrontend<'_> {
         let arena = self.object.maps().find(|m| m.map_type() == MapType::Arena);
         let arena = arena.ok_or_else(outside)?;
         let mut size = 0usize;
-        // SAFETY: as in `mapping`.
+        // SAFETY: the map outlives this libbpf call, and libbpf writes one size_t to `size`.
         let base = unsafe {
             libbpf_sys::bpf_map__initial_value(
                 arena.as_libbpf_object().as_ptr(),
@@ -254,7 +254,7 @@ impl Frontend for LiveFrontend<'_> {
         self.check_arena(at, bytes.len() as u64)?;
         let start: *mut u8 = std::ptr::with_exposed_provenance_mut(at as usize);
         for (i, byte) in bytes.iter().enumerate() {
-            // SAFETY: as in `read_arena`.
+            // SAFETY: the range lies in the arena's mapping, as in `read_arena`.
             unsafe { start.add(i).write_volatile(*byte) };
         }
         Ok(())
@@ -269,9 +269,9 @@ fn padded(mut copy: Vec<u8>) -> Vec<u8> {
 /// Runs `f` with this thread on the given CPU, because a syscall program runs on the CPU of its
 /// caller.
 fn on_cpu<R>(cpu: CpuId, f: impl FnOnce() -> R) -> Result<R, String> {
-    // SAFETY: all-zero bit sets are valid.
+    // SAFETY: an all-zero cpu_set_t is valid.
     let (mut before, mut one): (libc::cpu_set_t, libc::cpu_set_t) = unsafe { std::mem::zeroed() };
-    // SAFETY: the sets have the given sizes; the function checks its bound.
+    // SAFETY: the sets have the sizes that the calls pass, and CPU_SET checks its bound.
     let ret = unsafe {
         libc::CPU_SET(cpu.idx(), &mut one);
         libc::sched_getaffinity(0, size_of_val(&before), &raw mut before)
@@ -281,7 +281,7 @@ fn on_cpu<R>(cpu: CpuId, f: impl FnOnce() -> R) -> Result<R, String> {
         return Err(format!("CPU {cpu}: {}", std::io::Error::last_os_error()));
     }
     let result = f();
-    // SAFETY: `before` has the given size.
+    // SAFETY: `before` has the size that the call passes.
     unsafe { libc::sched_setaffinity(0, size_of_val(&before), &raw const before) };
     Ok(result)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Requests to a live target and the replies, in a form that can be passed into a virtual machine
-//! and back.
+//! Requests to a live target (this host or a virtual machine) and the replies, in a form that can
+//! be passed into a virtual machine and back.
 //!
 //! Owns: the request and the reply. Object files are passed beside the request as files; recorded
 //! events follow the reply.
@@ -78,7 +78,7 @@ pub struct Situation {
     pub scheduler: SchedulerInput,
     pub name: String,
     pub text: String,
-    /// See `Case::compare_turns`.
+    /// Whether ticks and ends of slices are compared (`Case::compare_turns`).
     pub compare_turns: bool,
     pub simulated: Observed,
 }
@@ -95,7 +95,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Returns the transport form: JSON in one line, a line break, and the records of each
+    /// Returns the transport form: JSON in one line, a line break, and the trace records of each
     /// recording.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = serde_json::to_vec(self).expect("a reply is plain data");
@@ -123,12 +123,14 @@ impl Reply {
 }
 
 impl Job {
-    /// Returns the objects, in the order in which `attach_objects` takes them back.
+    /// Returns the schedulers' object files, in the order in which `attach_objects` takes them
+    /// back.
     pub fn objects(&self) -> Vec<Arc<[u8]>> {
         self.schedulers().filter_map(|s| s.object.as_ref()).map(|o| o.bytes.clone()).collect()
     }
 
-    /// Puts the objects back into the request after its transport.
+    /// Puts the object files back into the request after its transport. `read` returns an object
+    /// file by its position in the list of `objects`.
     pub fn attach_objects(
         &mut self,
         mut read: impl FnMut(usize) -> io::Result<Vec<u8>>,
@@ -234,8 +236,8 @@ impl Job {
                         let one =
                             conform::observe(&kernel, &case, &prepared, &machine, &cgroup_root());
                         let one = match one {
-                            // This try counts as one that does not agree. Other tasks may have
-                            // delayed the case so much that an action came too late.
+                            // This try counts as one that does not agree with the simulation. Other
+                            // tasks may have delayed the case so much that an action came too late.
                             Err(LiveError::Case { what, .. }) => Observed {
                                 exit: format!("not carried out: {what}"),
                                 ..Observed::default()

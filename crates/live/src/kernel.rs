@@ -26,7 +26,7 @@ impl RunningKernel {
         if !Path::new(SCHED_EXT).exists() {
             return Err(LiveError::NoSchedExt { release });
         }
-        // SAFETY: the call takes nothing and cannot fail.
+        // SAFETY: geteuid takes no argument and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
             return Err(LiveError::NotRoot);
         }
@@ -88,7 +88,7 @@ fn read(path: &str) -> String {
 /// Returns the time on CLOCK_MONOTONIC in ns.
 pub fn now() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is writable; the clock exists.
+    // SAFETY: `now` is writable, and CLOCK_MONOTONIC exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -25,8 +25,8 @@ const DUMP_LEN: &str = "uei_dump_len";
 /// The kernel's length of a dump in bytes if the ops give none: SCX_EXIT_DUMP_DFL_LEN.
 const DUMP_DEFAULT: u32 = 32768;
 
-/// Loads the object with its chosen table. Returns the settings as loaded and the loaded object.
-/// `label` is for messages.
+/// Loads the object with the ops table that was chosen for it. Returns the settings as loaded and
+/// the loaded object. `label` names the scheduler in error messages.
 pub fn load(prepared: &PreparedObject, label: &str) -> Result<(OpenObject, Object), LiveError> {
     let mut plan = prepared.open.clone();
     set_default_ops(&mut plan, &prepared.table);
@@ -109,7 +109,8 @@ fn map_named<'a>(open: &'a mut OpenBpf, name: &str) -> Option<OpenMapMut<'a>> {
     open.maps_mut().find(|map| map.name() == OsStr::new(name))
 }
 
-/// Copies the settings of the chosen table, and tells libbpf not to create the other tables.
+/// Copies the settings of the ops table `chosen`, and tells libbpf not to create the object's other
+/// ops tables.
 fn set_tables(open: &mut OpenBpf, plan: &OpenObject, chosen: &str) -> Result<(), String> {
     for edit in &plan.tables {
         let name = edit.name();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The probe's reader: loads `bpf/live/probe.bpf.c`, and sums up its per-CPU data.
+//! The reader of the probe, which measures a workload on a real kernel: loads
+//! `bpf/live/probe.bpf.c`, and sums up its per-CPU data.
 //!
 //! Owns: the maps and variables of the probe; `abi.rs` has the layout of their values.
 //! Does not: name metrics (see `measure.rs`).
@@ -20,7 +21,7 @@ use crate::trace::Recording;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
 
-/// Number of buckets per power of two.
+/// Number of buckets of a distribution per power of two.
 const SUB: usize = abi::SUB as usize;
 
 /// A distribution of times in ns.
@@ -50,7 +51,7 @@ impl Times {
     }
 }
 
-/// Returns the largest time of a bucket in ns.
+/// Returns the largest time that falls into a bucket, ns.
 fn last_of(bucket: usize) -> u64 {
     if bucket < SUB {
         return bucket as u64;
@@ -86,7 +87,7 @@ pub struct ProbeData {
     pub idle_ns: Vec<u64>,
     pub switches: u64,
     pub wakeups: u64,
-    /// Number of ended tasks for which the table had no room.
+    /// Number of ended tasks for which the probe's map of ended tasks had no room.
     pub lost: u64,
     /// Migrations as (from CPU, to CPU, count).
     pub moves: Vec<(u32, u32, u64)>,
@@ -101,9 +102,9 @@ pub struct ProbeData {
 pub struct Window(MapHandle);
 
 impl Window {
-    /// Sets start and end, on CLOCK_MONOTONIC in ns.
+    /// Sets start and end of the measured period, on CLOCK_MONOTONIC in ns.
     pub fn set(&self, from: u64, until: u64) -> Result<(), LiveError> {
-        // The probe's `.data` section consists of these two variables, in this order.
+        // The probe's `.data` section consists of the variables `from` and `until`, in this order.
         let bytes: Vec<u8> = [from, until].iter().flat_map(|at| at.to_ne_bytes()).collect();
         let set = self.0.update(&0u32.to_ne_bytes(), &bytes, MapFlags::ANY);
         set.map_err(|e| LiveError::Probe(format!("its window: {e}")))
@@ -291,7 +292,7 @@ fn summed(task: &abi::task_account) -> TaskSum {
     }
 }
 
-/// Returns the text before the NUL.
+/// Returns the text in `bytes` up to the first NUL.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()

@@ -48,8 +48,8 @@ fn run_workload(spec: &LiveSpec<'_>, probe: &Probe) -> Result<NativeReport, Live
     Ok(native::run(program, &config)?)
 }
 
-/// Converts a command's report to the form that reports of programs have. The result lists no
-/// threads, because only the probe knows them.
+/// Converts the report of a workload that is a command to the form of the report of a workload
+/// program. The result lists no threads, because only the probe knows them.
 fn of_command(report: CommandReport) -> NativeReport {
     let mut notes = Vec::new();
     if !report.succeeded() {
@@ -167,7 +167,7 @@ pub struct RunStats(i32);
 
 impl RunStats {
     pub fn enable() -> RunStats {
-        // SAFETY: the call takes a number and returns a file descriptor or an error.
+        // SAFETY: bpf_enable_stats takes a number and returns a file descriptor or an error.
         RunStats(unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) })
     }
 }

@@ -22,7 +22,7 @@ use crate::probe::text;
 /// The recorded events of one run. `records` is transported separately from the other fields.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Recording {
-    /// Index of the scheduler in the request; the recording is of its first run.
+    /// Index of the scheduler in the request (`Job`). Only the scheduler's first run is recorded.
     pub scheduler: usize,
     /// Measured period, on CLOCK_MONOTONIC in ns. Events outside it are not part of the trace.
     pub from: u64,

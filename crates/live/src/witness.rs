@@ -37,7 +37,8 @@ impl Witness {
         Ok(Witness { object, _links: links })
     }
 
-    /// Returns all entries so far, and the number of calls for which the ring buffer had no room.
+    /// Returns all recorded calls so far, and the number of calls for which the ring buffer had no
+    /// room.
     pub fn entries(&self) -> Result<(Vec<LogEntry>, u64), LiveError> {
         self.read().map_err(|e| LiveError::Witness(e.to_string()))
     }

@@ -28,7 +28,8 @@ pub struct CoreRelo {
     pub insn: u32,
     /// Root type, in the object's own BTF.
     pub ty: TypeId,
-    /// Path from the root, as indices: `0:3:1`.
+    /// Path from the root type to the field, as indices of members and array elements: `0:3:1`. For
+    /// an enum, the index of the enumerator.
     pub access: Box<str>,
     pub kind: RelocKind,
 }
@@ -117,7 +118,7 @@ pub enum CoreError {
 pub struct RelocResult {
     /// Value that the compiler put into the instruction.
     pub original: u64,
-    /// Value that the target requires there.
+    /// Value that the instruction must get for the target.
     pub value: u64,
     /// The target lacks the field or enumerator whose value the instruction needs, so the
     /// instruction must not be executed.
@@ -131,7 +132,8 @@ pub struct RelocResult {
     /// in the target. They are 0 where they do not matter.
     pub original_size: u32,
     pub size: u32,
-    /// The sizes differ, and a load of the target's size would give a wrong value.
+    /// The field has different sizes in object and target, and a load of the target's size would
+    /// give a wrong value.
     pub bad_size_change: bool,
 }
 
@@ -204,8 +206,8 @@ pub fn describe(local: &Btf, relo: &CoreRelo) -> String {
     }
 }
 
-/// Types of the target that may correspond to the local type: types of the same kind and the same
-/// name, flavours ignored.
+/// Types of the target that may correspond to the object's type `ty`: types of the same kind and
+/// the same name, flavours ignored.
 fn candidates<'a>(
     local: &'a Btf,
     ty: TypeId,
@@ -249,7 +251,8 @@ fn plain(original: u64, value: u64, found: bool) -> RelocResult {
     }
 }
 
-/// Computes the result from the local spec and, if the target has one, from the matching spec.
+/// Computes the result of a relocation from the path `local` in the object's types and the matching
+/// path `found` in the target's types, if there is one.
 fn evaluate(
     local: &AccessPath<'_>,
     found: Option<&AccessPath<'_>>,

@@ -83,17 +83,18 @@ pub struct OpenObject {
     codes: CodeCache,
 }
 
-/// An object in a virtual machine.
+/// An object after load, with the ids and addresses that its parts have in the virtual machine.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     pub instance: InstanceId,
     pub object: Arc<Object>,
-    /// Indexed by map of the object.
+    /// Ids of the maps, indexed by map of the object.
     pub maps: Vec<MapId>,
-    /// Indexed by data section of the object.
+    /// Places of the data sections in memory, indexed by data section of the object.
     pub sections: Vec<PlacedSection>,
     pub struct_ops: Vec<LoadedStructOps>,
-    /// Indexed by function of the object; None for a function that was not loaded.
+    /// Ids of the functions, indexed by function of the object; None for a function that was not
+    /// loaded.
     pub funcs: Vec<Option<FuncId>>,
 }
 
@@ -138,7 +139,8 @@ impl OpenObject {
     }
 
     /// Whether a program is loaded if no struct_ops table decides. The user's choice decides first.
-    /// Without a choice, the program is loaded unless its section is optional.
+    /// Without a choice, the program is loaded unless its section is optional (has a name that
+    /// begins with `?`).
     pub fn is_loaded(&self, function: usize) -> bool {
         self.autoload[function].unwrap_or(!self.object.functions[function].optional)
     }
@@ -167,7 +169,8 @@ impl OpenObject {
         host: &mut H,
         target: &impl Target,
     ) -> Result<Loaded, error::LinkErrorKind> {
-        // Checks that do not change the virtual machine come first.
+        // Checks that do not change the virtual machine come first, so that most refusals leave
+        // nothing to undo.
         let tables = struct_ops::match_kernel(&self.object, &self.tables, target.btf())?;
         let externs = externs::bind(&self.object, target)?;
         let programs = self.programs_to_load(&tables)?;
@@ -218,9 +221,10 @@ impl OpenObject {
     }
 
     /// Returns the programs to load. If the user made a choice for a program, that choice decides.
-    /// Otherwise, a struct_ops program to which any table of the object refers is loaded only if
-    /// it is a callback in `tables`: the tables to be created, with the members that the kernel
-    /// has. Any other program is loaded unless its section is optional.
+    /// Otherwise, a struct_ops program to which any table of the object refers is loaded only if it
+    /// is a callback in `tables`: the tables to be created, with the members that the kernel has.
+    /// Any other program is loaded unless its section is optional (has a name that begins with
+    /// `?`).
     fn programs_to_load(
         &self,
         tables: &[struct_ops::MatchedTable],

@@ -111,7 +111,7 @@ struct RegStackState {
 }
 
 /// Effect of an instruction: the argument that it uses untested, and the slots at which execution
-/// may continue, with the state there.
+/// may continue, with the state at each of them.
 #[derive(Default)]
 struct StepResult {
     deref: Option<u32>,

@@ -27,7 +27,7 @@ u64 zeroed;
 static u32 hidden = 4;
 u64 huge[1 << 20];
 
-/* Private sections. */
+/* Variables in sections other than .data, .rodata and .bss. */
 u32 resizable[1] SEC(".data.resizable");
 const volatile u32 ro_resizable[1] SEC(".rodata.resizable");
 struct bpf_spin_lock lock SEC(".data.lock");

@@ -85,11 +85,11 @@ cost_table! {
         /// Work of allocating or freeing one page of an arena, as a number of bytes handled.
         arena_page_bytes: u64 = "arena_page" in "bytes";
     }
-    /// The work of helpers and kfuncs, beyond the call.
+    /// The work of helpers and kfuncs, beyond entering and leaving them.
     kfunc: KfuncCosts {
-        /// Putting a task on a DSQ, without its lock.
+        /// Putting a task on a DSQ, without the cost of the DSQ's lock.
         dsq_insert_ns: u64 = "dsq_insert" in "ns";
-        /// Moving a task between DSQs, without their locks.
+        /// Moving a task between DSQs, without the cost of the DSQs' locks.
         dsq_move_ns: u64 = "dsq_move" in "ns";
         /// Examining one task while walking a DSQ.
         dsq_scan_task_ns: u64 = "dsq_scan_task" in "ns";
@@ -136,7 +136,7 @@ cost_table! {
         balance_scan_cpu_ns: u64 = "balance_scan_cpu" in "ns";
         /// Waiting until every CPU has passed a quiescent state (synchronize_rcu()).
         rcu_sync_ns: u64 = "rcu_sync" in "ns";
-        /// Moving a queued task to another run queue, without locks.
+        /// Moving a queued task to another run queue, without the cost of the queues' locks.
         migrate_ns: u64 = "migrate" in "ns";
     }
     /// System calls.
@@ -170,8 +170,8 @@ cost_table! {
     lock: LockCosts {
         /// Taking and releasing a free lock whose cache line is in the CPU's own cache.
         uncontended_ns: u64 = "uncontended" in "ns";
-        /// Taking a lock that another CPU held last, by the distance to that CPU. The lock's cache
-        /// line and the data that it guards move.
+        /// Taking a lock that another CPU held last, by the distance to that CPU. The cost includes
+        /// moving the lock's cache line and the data that the lock guards.
         hand_over_ns: ByDistance = "hand_over" in "ns";
     }
     /// Cache refill after a migration.
@@ -210,11 +210,12 @@ cost_table! {
         sock_rw_ns: u64 = "sock_rw" in "ns";
         /// Copying the data of a socket's send or receive.
         sock_ns_per_kib: u64 = "sock_kib" in "ns/KiB";
-        /// sched_setaffinity(), setpriority(), sched_setattr(), beyond the entry.
+        /// sched_setaffinity(), setpriority(), sched_setattr(), beyond the entry and exit of the
+        /// system call.
         sched_set_ns: u64 = "sched_set" in "ns";
-        /// A write to cgroup.procs, beyond the entry.
+        /// A write to cgroup.procs, beyond the entry and exit of the system call.
         cgroup_move_ns: u64 = "cgroup_move" in "ns";
-        /// setxattr() on a cgroup's directory, beyond the entry.
+        /// setxattr() on a cgroup's directory, beyond the entry and exit of the system call.
         set_xattr_ns: u64 = "set_xattr" in "ns";
         /// Submitting an I/O and taking its completion.
         io_submit_ns: u64 = "io_submit" in "ns";
@@ -234,7 +235,7 @@ cost_table! {
 }
 
 impl CostTable {
-    /// Returns the table `modern-x86`, for machines that name no other.
+    /// Returns the table `modern-x86`, which applies to machines that name no other table.
     pub fn modern() -> CostTable {
         default_base()
     }
@@ -287,8 +288,8 @@ impl CostTable {
     /// a local one.
     pub fn memory_slowdown(&self, node_distance: u32) -> Ratio {
         let Ratio { num, den } = self.memory.remote_slowdown;
-        // No topology has a distance above 254. With num and den below 10^6 the sum stays below
-        // 2^32.
+        // No topology has a distance above 254, and num and den are at most 10^6, so the new
+        // numerator stays below 2^32.
         let steps = node_distance.saturating_sub(LOCAL_DISTANCE).min(245);
         Ratio { num: den * LOCAL_DISTANCE + (num - den) * steps, den: den * LOCAL_DISTANCE }
     }

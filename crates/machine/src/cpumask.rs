@@ -149,8 +149,8 @@ pub fn iter_and<'a>(a: &'a [u64], b: &'a [u64]) -> impl Iterator<Item = CpuId> +
     Ascending { rest: a.iter().zip(b).map(|(a, b)| a & b), word: 0, end: 0 }
 }
 
-/// Iterates over CPUs word by word. `word` holds the remaining bits of the current word, `end` the
-/// CPU number after it.
+/// Iterates over CPUs word by word. `word` holds the bits of the current word that are still to
+/// come, and `end` is the lowest CPU number of the next word.
 struct Ascending<I> {
     rest: I,
     word: u64,

@@ -31,10 +31,11 @@ const ARITY: usize = 4;
 /// Number of lanes (sorted rings) beside the heap.
 pub const LANES: usize = 5;
 
-/// Part number of the heap; the lanes are parts 0 to LANES - 1.
+/// Number of the heap among the parts of the queue. The lanes are parts 0 to LANES - 1.
 const HEAP: usize = LANES;
 
-/// Number of low bits of a sequence number that hold the event's part.
+/// Number of low bits of a sequence number that hold the number of the event's part: of its lane,
+/// or of the heap.
 const PART_BITS: u32 = 3;
 
 const _: () = assert!(HEAP < (1 << PART_BITS) - 1, "no part is that of NEVER");
@@ -58,7 +59,7 @@ pub struct EventQueue<T> {
     heads: Heads,
     /// The event last popped from the heap.
     last_popped: QueuedEvent<T>,
-    /// The part from which the last event was popped.
+    /// The part (lane or heap) from which the last event was popped.
     last_part: usize,
     next_seq: u64,
 }
@@ -68,8 +69,9 @@ pub struct EventQueue<T> {
 pub struct QueuedEvent<T> {
     /// Time at which the event happens.
     pub time: Nanos,
-    /// Order of insertion into the queue. The lowest bits hold the event's part; they never decide
-    /// the order.
+    /// Order of insertion into the queue. The lowest bits hold the number of the event's part (lane
+    /// or heap). They never decide the order, because the bits above them differ between any two
+    /// events.
     seq: u64,
     /// The event's payload.
     pub what: T,
@@ -82,7 +84,8 @@ impl<T> QueuedEvent<T> {
     }
 }
 
-/// Returns the part that holds the event with this key. For `NEVER`, the result is no valid part.
+/// Returns the number of the part (lane or heap) that holds the event with this key. For `NEVER`,
+/// the result is no valid part.
 #[inline]
 fn part_of(key: u128) -> usize {
     key as usize & ((1 << PART_BITS) - 1)
@@ -180,7 +183,8 @@ impl<T: Copy + Default> EventQueue<T> {
         Some(&self.last_popped)
     }
 
-    /// Updates the head of `part` after an event was put before it, or into an empty part.
+    /// Records the head of `part` after an event was put before the old head, or into the empty
+    /// part.
     fn set_earlier_head(&mut self, part: usize) {
         let head = match self.lanes.get(part) {
             Some(ring) => ring.front(),
@@ -219,8 +223,9 @@ impl<T: Copy + Default> EventQueue<T> {
     }
 
     /// Pushes an event onto the heap. Most events are later than their parent and stay where they
-    /// are first written. The function is inlined by force, so that the compiler writes an event to
-    /// this place field by field: copying fields just stored would make the CPU wait.
+    /// are first written. The function is inlined by force, so that the compiler writes the fields
+    /// of the event straight into the heap: building the event elsewhere and copying fields just
+    /// stored would make the CPU wait.
     #[inline(always)]
     fn push_with_seq(&mut self, time: Nanos, seq: u64, what: T) {
         let hole = self.heap.len();

@@ -77,7 +77,7 @@ pub enum MachineError {
     /// The name is neither a preset nor a spec string.
     #[error("no machine \"{name}\": give a spec such as 2n4c2t, a file, or one of: {presets}")]
     Unknown {
-        /// The given name.
+        /// The name that is neither.
         name: String,
         /// The names of all presets, separated by commas.
         presets: String,
@@ -104,7 +104,7 @@ impl Machine {
         Err(MachineError::Unknown { name: spec_or_name.to_owned(), presets: presets.join(", ") })
     }
 
-    /// Returns a regular machine of default sizes and costs.
+    /// Returns the machine that the spec string `text` describes, with default sizes and costs.
     pub fn from_spec(text: &str) -> Result<Machine, MachineError> {
         let spec = Spec::parse(text)?;
         let impossible = |why| SpecError::Impossible { spec: text.to_owned(), why };

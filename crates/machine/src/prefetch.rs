@@ -38,7 +38,8 @@ fn line(_: *const u8) {}
 mod tests {
     use super::prefetch;
 
-    /// Only the harmlessness of a hint can be tested, also for a value of size 0.
+    /// A prefetch changes nothing that a program can read, so the test checks only that it does no
+    /// harm, also for a value of size 0.
     #[test]
     fn nothing_happens() {
         let words = [7u64; 100];

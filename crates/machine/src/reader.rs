@@ -51,7 +51,7 @@ pub(crate) struct Table<'a> {
     entries: DeTable<'a>,
 }
 
-/// A value with its place.
+/// A value with its dotted name and its place in the document.
 pub(crate) struct Item<'a> {
     pub document: Document<'a>,
     pub path: String,

@@ -69,7 +69,7 @@ impl Stream {
         match high.checked_sub(low) {
             None => low,
             Some(u64::MAX) => self.next_u64(),
-            // Cannot overflow, because the drawn offset is at most high - low.
+            // The sum cannot overflow, because the drawn offset is at most high - low.
             Some(span) => low + self.below(span + 1),
         }
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Xen's credit scheduler: shares, caps, preemption by wake-ups, bounds, and changes while it runs.
+//! Tests of `bpf/sched/credit`, Xen's credit scheduler: shares, caps, preemption by wake-ups,
+//! bounds on waiting times, and changes while the scheduler runs.
 
 #[path = "credit/caps.rs"]
 mod caps;
@@ -21,10 +22,10 @@ use scxlab_testkit::sim::{attach_shipped, kernel_on};
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 
-/// A domain of a workload; its tasks never sleep.
+/// A domain in Xen's sense, which is a cgroup of the workload; its tasks (vCPUs) never sleep.
 struct Dom {
     weight: u32,
-    /// Hundredths of a CPU.
+    /// Maximum CPU time, in hundredths of a CPU; None: no limit.
     cap: Option<u32>,
     tasks: u32,
 }
@@ -63,13 +64,15 @@ fn attached_to(machine: Machine, text: &str, knobs: &[(&str, &str)]) -> (Kernel,
     (k, loaded)
 }
 
-/// Runs for `duration` and checks the laws of every simulation; the scheduler must still be loaded.
+/// Runs for `duration` and checks the laws that hold in every simulation (testkit's `LawChecker`);
+/// the scheduler must still be loaded.
 fn run_for(k: &mut Kernel, duration: u64) {
     run_checked(k, duration, SECOND / 10, Contract::default()).unwrap();
     assert!(k.ext.exits.is_empty(), "{:?}", k.ext.exits);
 }
 
-/// As `run_for`, continuing from the present time of a started kernel.
+/// Continues the run of a started kernel for `duration`. At the end, checks the same laws as
+/// `run_for`; the scheduler must still be loaded.
 fn go_on(k: &mut Kernel, duration: u64) {
     k.advance(k.now + duration);
     scxlab_testkit::checks::after(k);
@@ -82,7 +85,7 @@ fn assert_near(what: &str, got: f64, wanted: f64, percent: f64) {
     assert!(off.abs() <= percent, "{what}: {got:.4}, wanted {wanted:.4}: {off:+.2} %");
 }
 
-/// Writes the settings of a cgroup.
+/// Changes the settings of a cgroup while the kernel runs.
 fn set(k: &mut Kernel, path: &str, change: impl FnOnce(&mut scxlab_kernel::behavior::CgroupSpec)) {
     use scxlab_kernel::behavior::Sys;
     let group = k.cgroups.iter().find(|g| g.path == path).expect("it exists");

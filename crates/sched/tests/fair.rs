@@ -19,7 +19,8 @@ use scxlab_testkit::shipped::run_program;
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1000 * MS;
 
-/// `struct fair_report_args`, a struct of 32-bit and 64-bit words.
+/// Result of the BPF program `fair_report` in its `struct fair_report_args`: the state of a
+/// cgroup's queue on a CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub cgid: u64,
@@ -71,7 +72,8 @@ pub fn report(k: &mut Kernel, loaded: &Loaded, group: u32, cpu: u32) -> Option<R
     })
 }
 
-/// Runs for `ns` and checks conservation; the scheduler must still be loaded.
+/// Runs for `ns` and checks the laws that hold in every simulation (testkit's `LawChecker`); the
+/// scheduler must still be loaded.
 pub fn run(k: &mut Kernel, ns: u64) {
     run_checked(k, ns, ns / 50, Contract::default()).unwrap_or_else(|broken| panic!("{broken:?}"));
     stayed(k);

@@ -113,8 +113,8 @@ fn the_demonstration_runs_together() {
     // With `off`, each CPU runs one of two gangs by chance, so all eight CPUs rarely run the same
     // gang.
     assert!(off.0 < 300 && off.1 < 300, "off: {off:?}");
-    // v1 asks for no more than fairness grants, so v1 may be no better than `off`, as in some
-    // results of the mailing-list thread.
+    // `gang=v1` runs a gang only where fairness permits it. It may therefore be no better than
+    // `off`, as in some results of the mailing-list thread, but it must be worse than `v2`.
     assert!(v1.0 + v1.1 < v2.0 + v2.1, "{off:?} {v1:?} {v2:?}");
     assert!(v2.2 > off.2 && v2.2 > v1.2, "rounds: {off:?} {v1:?} {v2:?}");
 }
@@ -146,7 +146,7 @@ fn a_domain_has_one_leader_at_every_moment() {
 const MACHINES: [&str; 4] = ["8c", "x3650m2", "2n4c1t", "1n4c2t"];
 const PERIOD: u64 = 24 * MS;
 const TICK: u64 = 4 * MS;
-/// Time that the gangs need to come to one order on all CPUs.
+/// Time that the gangs need until all CPUs run them in one common order.
 const WARM_UP: u64 = 400 * MS;
 
 /// Runs two gangs that are not bound to CPUs. Each task begins with its gang's operations in
@@ -171,7 +171,9 @@ fn unbound(gang: &str, cpus: u32, first: [&str; 2]) -> (u64, u64) {
 fn gangs_that_are_not_bound_are_spread() {
     let v2 = unbound("v2", 8, ["", ""]);
     assert!(v2.0 > 900, "{v2:?}");
-    // At first, each gang is on a CPU of its own: load is even, so balancing has nothing to do.
+    // For the first 100 ms, all tasks of a gang are bound to one CPU, each gang to a CPU of its
+    // own. Afterwards, the CPUs' load is even, so balancing has nothing to do, and only gang
+    // scheduling spreads the gangs.
     let first = ["0", "1"].map(|cpu| {
         format!("{{ set_affinity = \"{cpu}\" }}, {{ compute = \"100ms\" }}, {{ set_affinity = \"0-1\" }}, ")
     });
@@ -197,8 +199,9 @@ fn beside_gangs(gang: &str, before: &'static str) -> (u64, u64) {
     (share, k.metrics.run_queue_wait.max())
 }
 
-/// The hogs keep their share, and no task waits for longer than the README says. Gangs that sleep
-/// start rounds all the time.
+/// The hogs keep their share, and no task waits for longer than GANG.md says. Both must hold beside
+/// gangs that compute all the time, and beside gangs that sleep and therefore start rounds all the
+/// time.
 #[test]
 fn a_gang_does_not_starve_others() {
     let gangs = 2;
@@ -256,8 +259,8 @@ fn set_switches(k: &mut Kernel, paths: &[&str], value: &[u8]) {
     }
 }
 
-/// Two gangs span two nodes. The CPUs of one node agree on the gang that runs; the CPUs of both
-/// nodes agree only if the domain is `all`.
+/// Two gangs span two nodes. With `gang_domain=node`, the CPUs of one node agree on the gang that
+/// runs; only with `gang_domain=all` do the CPUs of both nodes agree.
 #[test]
 fn the_domain_is_how_far_a_gang_reaches() {
     let run = |domain: &str| {

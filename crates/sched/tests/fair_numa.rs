@@ -76,6 +76,7 @@ fn each_process_ends_on_a_node_of_its_own() {
 #[test]
 fn cpus_that_are_idle_for_good_are_asked() {
     // Two processes have four hogs each, two on each node; half of the CPUs are idle all the time.
+    // Each process must gather on one node, and then no task may move.
     let (seen, ..) = settled("consolidate", "2n8c1t", &hogs(2, 4));
     assert!(seen.together() >= 90, "{:?}", seen.time);
     assert_eq!(seen.moves, 0);
@@ -83,14 +84,15 @@ fn cpus_that_are_idle_for_good_are_asked() {
 
 #[test]
 fn without_idle_moments_tasks_change_places() {
-    // First, two processes of eight hogs, four on each of two nodes. Then, four processes of four
-    // hogs, for which three exchanges may not be enough.
+    // Each CPU has one hog from the start, so tasks can only exchange places, and each process must
+    // gather on one node. First, two processes of eight hogs, four on each of two nodes. Then, four
+    // processes of four hogs, for which three exchanges may not be enough.
     for (processes, threads, machine) in [(2, 8, "2n8c1t"), (4, 4, "4n4c1t")] {
         let (seen, k, loaded) = settled("consolidate", machine, &hogs(processes, threads));
         assert_eq!(seen.together(), 100, "{:?}", seen.time);
         assert_eq!(seen.moves, 0, "{:?}", seen.time);
-        // Each exchange is two moves and leaves the nodes' loads as even as they were, so that no
-        // task ever waits.
+        // Each exchange is two moves and leaves the nodes' loads as even as they were. So no task
+        // ever waits, and the hogs do at least 99 % of the work that the CPUs could do.
         assert!(stat(&k, &loaded, "numa_swaps") >= 8);
         assert!(work(&k) > 3 * SECOND * u64::from(processes * threads) * 99 / 100);
     }
@@ -98,7 +100,8 @@ fn without_idle_moments_tasks_change_places() {
 
 #[test]
 fn a_task_that_came_stays_for_a_while() {
-    // There are more threads than CPUs, so that balancing and consolidation conflict.
+    // There are more threads than CPUs, so that balancing and consolidation conflict. A task that
+    // either of them moved to a node must stay there for `SETTLE`.
     let text = guests(4, 6, "5ms", "3ms");
     let (mut k, loaded) = scheduled("fair,numa=consolidate", "4n4c1t", &text, 1);
     k.start();
@@ -254,7 +257,8 @@ fn processes_whose_memory_is_on_one_node_come_together_all_the_same() {
 
 #[test]
 fn faults_are_the_second_key() {
-    // Three of four threads begin on node 0. The memory is on node 1, but weight takes precedence.
+    // Three of four threads begin on node 0. The memory is on node 1, but weight takes precedence,
+    // so all four threads must end on node 0.
     let text = settlers(1, &[0, 1, 2, 4]);
     let (mut k, _) = scheduled("fair,numa=consolidate+faults", "2n4c1t", &text, 1);
     k.start();
@@ -269,7 +273,8 @@ fn faults_are_the_second_key() {
 #[test]
 fn on_one_node_nothing_is_done() {
     let text = guests(4, 2, "3ms", "1ms");
-    // Mean instructions of the operations that every task goes through.
+    // Returns the mean BPF instructions of the four operations that every task goes through. No
+    // counter of NUMA moves may grow.
     let of = |numa: &str| {
         let (mut k, loaded) = scheduled(&format!("fair,numa={numa}"), "4c", &text, 1);
         k.start();

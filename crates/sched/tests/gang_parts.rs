@@ -29,7 +29,8 @@ impl Part {
         Part { k, loaded }
     }
 
-    /// Runs one step; `on` is the domain, the CPU and the gang.
+    /// Runs one step of the BPF program `take_step`, such as an election; `on` is the domain, the
+    /// CPU and the gang.
     fn step(&mut self, kind: u64, on: [u64; 3], times: [u64; 2], round: u64) -> After {
         let mut words = [kind, on[0], on[1], on[2], times[0], times[1], round, 0];
         run_on_words(&mut self.k, &self.loaded, "take_step", &mut words);

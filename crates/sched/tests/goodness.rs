@@ -108,13 +108,15 @@ fn a_bound_nice_task_has_its_turn() {
         k.run(Some(5_000 * MS));
         assert!(k.ext.exits.is_empty(), "{mode}: {:?}", k.ext.exits);
         let (strong, weak) = (run_ns(&k, "strong"), run_ns(&k, "weak"));
-        // The slices of `strong` and `weak` are 8 ticks and 1 tick; in 2.4, 11 ticks and 1 tick.
+        // The slices of `strong` and `weak` are 8 ticks and 1 tick; in mode 2.4, 11 ticks and 1
+        // tick. So `weak` must get between a twentieth and a fifth of the time of `strong`.
         assert!(weak * 20 > strong && weak * 5 < strong, "{mode}: {weak} and {strong} ns");
     }
 }
 
-/// After a while, the sleeper has 9 ticks or more in 2.4. In 2.5.2, it has gained one level of
-/// priority for each slice that the hog used up.
+/// A sleeper gains on a hog until it preempts the hog at each wake-up. In mode 2.4, the sleeper's
+/// slice (`counter`) grows to 9 ticks or more. In the other two modes, the sleeper gains one level
+/// of priority (`dyn_prio`) for each slice that the hog used up.
 #[test]
 fn a_task_that_slept_preempts_a_hog_on_its_cpu() {
     let text = r#"

@@ -107,7 +107,8 @@ fn an_idle_cpu_takes_half_of_what_waits() {
         (0..4).map(|cpu| 1 + global(&k, &loaded, &format!("rqs[{cpu}].nr_queued"))).collect();
     assert_eq!(lengths.iter().sum::<i64>(), 16, "{lengths:?}");
     // Balancing leaves a queue alone if it is longer than the shorter queue by at most a quarter,
-    // or by one or two tasks.
+    // or by one or two tasks. With 16 tasks on four CPUs, each CPU must therefore have 2 to 6
+    // tasks.
     assert!(lengths.iter().all(|n| (2..=6).contains(n)), "{lengths:?}");
     assert!(stat(&k, &loaded, "balanced_idle") > 0);
 }

@@ -123,7 +123,8 @@ fn an_array_serves_by_level_and_within_one_in_turn() {
     k.advance(200 * MS);
     let ran = ["hog-0", "hog-1", "hog-2", "hog-3"].map(|name| run_ns(&k, name) / MS);
     // The kernel calls ops.dispatch before it queues the previous task again, so the best of the
-    // other tasks runs every second turn.
+    // other tasks runs every second turn. Of the 200 ms, `hog-0` therefore gets a half, and `hog-1`
+    // and `hog-2` get equal parts of the other half.
     assert!(ran[0].abs_diff(100) < 10 && ran[3] == 0, "{ran:?}");
     assert!(ran[1].abs_diff(ran[2]) < 10, "{ran:?}");
     assert_ne!(global(&k, &loaded, "array.bitmap") & 1 << 39, 0);

@@ -91,7 +91,8 @@ struct Stretch {
     state: u32,
 }
 
-/// Sums all units in which `bit` was set, each decayed by its age in periods.
+/// Returns the sum of all units of 1024 ns in which the state had the bit `bit`, each decayed by
+/// its age in periods.
 fn closed_form(pattern: &[Stretch], bit: u32) -> f64 {
     let end: u64 = pattern.iter().map(|s| s.ns).sum::<u64>() / 1024 / PERIOD;
     let (mut ns, mut sum) = (0, 0.0);
@@ -108,7 +109,7 @@ fn closed_form(pattern: &[Stretch], bit: u32) -> f64 {
 }
 
 fn stretches() -> impl Strategy<Value = Vec<Stretch>> {
-    // The lengths are from fractions of a unit to hundreds of periods.
+    // The stretches last from fractions of a unit (1024 ns) to hundreds of periods.
     let ns = (0u32..28).prop_flat_map(|bits| (1u64 << bits)..(2u64 << bits));
     let state = prop_oneof![Just(0u32), Just(1), Just(3)];
     prop::collection::vec((ns, state).prop_map(|(ns, state)| Stretch { ns, state }), 1..40)
@@ -121,7 +122,7 @@ thread_local! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Over any pattern, no sum is off by more than the bound, at any update.
+    /// For any sequence of states, no sum is off by more than `BOUND` at any update.
     #[test]
     fn sums_are_the_closed_form(pattern in stretches(), start in 1u64..1 << 40) {
         BENCH.with_borrow_mut(|b| -> Result<(), TestCaseError> {

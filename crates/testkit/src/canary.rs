@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Schedulers in Rust: a correct one, and canaries. Each canary breaks one law, to show that a
-//! checker reports the violation.
+//! Schedulers in Rust: a correct one, and canaries. Each canary breaks one of the conservation laws
+//! that `checks.rs` defines, to show that the law's checker reports the violation.
 //!
 //! Owns: misbehaviour. A canary writes to the kernel's state, which a loaded object cannot do.
 
@@ -43,7 +43,7 @@ pub struct Canary {
 }
 
 impl Canary {
-    /// Returns the scheduler, ready to be attached.
+    /// Returns a canary with this fault, ready to be attached.
     pub fn program(fault: InjectedFault) -> ExtProgram {
         ExtProgram::Native(Rc::new(Canary { fault, enqueues: Cell::new(0) }))
     }

@@ -16,8 +16,8 @@ use crate::sim::{attach_shipped, kernel};
 use crate::state::{global, task_field};
 
 /// One case. Each line of `look` has an instant, then `task NAME` or `global`, then the fields to
-/// read. A divisor may follow a field: `left_ns/1000000` is in whole ms. It hides the small changes
-/// of a value that depends on the cost of an instruction.
+/// read. A divisor may follow a field: `left_ns/1000000` is in whole ms. The division hides the
+/// small changes of a value that depends on the cost of an instruction.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RuleCase {
@@ -32,7 +32,8 @@ struct RuleCase {
     expected: String,
 }
 
-/// Runs all cases of a scheduler; panics with the differences and the command that accepts them.
+/// Runs all cases of a scheduler; panics with the differences, and a hint how to accept them as the
+/// expected values.
 pub fn check_folder(scheduler: &str) {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../cases/sched"));
     let folder = root.join(scheduler);

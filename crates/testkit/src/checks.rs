@@ -30,7 +30,8 @@ pub struct Contract {
     /// Longest time that a CPU may be idle while a task waits that may run on this CPU. None if the
     /// scheduler gives no such guarantee.
     pub idle_grace: Option<Nanos>,
-    /// Whether the scheduler may keep a CPU in the kernel for long (see `time.rs`).
+    /// Whether the scheduler may keep a CPU in the kernel for long. The time law then has a looser
+    /// bound (see `time.rs`).
     pub long_paths: bool,
 }
 
@@ -46,7 +47,7 @@ impl LawChecker {
         LawChecker { contract, idle: idle::IdleWatch::default(), broken: Vec::new() }
     }
 
-    /// Checks the present state.
+    /// Checks all laws on the kernel's present state.
     pub fn look(&mut self, k: &Kernel) {
         places::check(k, &mut self.broken);
         time::check(k, self.contract.long_paths, &mut self.broken);

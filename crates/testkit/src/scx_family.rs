@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The published schedulers of the scx project, as their crates compile them, with recipes in place
-//! of their frontends.
+//! The published schedulers of the scx project, as their crates compile them. In place of a
+//! scheduler's frontend, a recipe (a file in `recipes/`) sets up the object.
 //!
 //! Owns: the list, the requirements on each, and their table in the docs.
 //! Does not: compile the objects (`make scx-objects` does), or define a frontend's work (`recipes/`

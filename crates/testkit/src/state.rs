@@ -178,8 +178,8 @@ pub fn task_pointer(k: &Kernel, loaded: &Loaded, task: &Task) -> Option<u64> {
     Some(word(k.vm.mem.bytes(value, 8).expect("a value"), 8)).filter(|&at| at != 0)
 }
 
-/// Runs until a time and returns the mean number of BPF instructions of an operation meanwhile,
-/// which must have been called more than `at_least` times.
+/// Lets the kernel run until a time, and returns the mean number of BPF instructions per call of an
+/// operation meanwhile. Panics if there were not more than `at_least` calls.
 pub fn insns_per_call(k: &mut Kernel, op: Op, until: Nanos, at_least: u64) -> u64 {
     let before = k.ext.op_stats.0[op as usize];
     k.advance(until);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Random schedulers: `bpf/selftest/whim` on a random machine under a random workload, on both
-//! engines.
+//! engines (interpreter and JIT compiler).
 //!
 //! Owns: the decoding of input bytes into such a run, its external disturbances, and its checks.
 //! Does not: require that the scheduler stays loaded. `tests/whim.rs` draws the bytes from seeds;
@@ -57,8 +57,8 @@ pub fn input(seed: u64) -> Vec<u8> {
     (0..INPUT / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
 }
 
-/// Decodes the bytes and runs the result on both engines for `steps` steps of 5 ms; panics if a
-/// promise is broken.
+/// Decodes the bytes into a machine, workload and scheduler, and runs these on both engines for
+/// `steps` steps of 5 ms; panics if a promise is broken.
 pub fn check(data: &[u8], steps: u64) -> RunResult {
     let interp = run(data, steps, Engine::Interp);
     assert_eq!(interp, run(data, steps, Engine::Jit), "the engines differ");
@@ -150,7 +150,7 @@ const OTHER_LOADS: [&str; 6] = [
      { move_cgroup = '/a/b' }, { compute = '300us' }] } }]\n",
 ];
 
-/// Returns the object with its knobs, its settings and some of its operations.
+/// Returns the object `whim` with the knobs, settings and operations that the input chooses.
 fn scheduler(choices: &mut Choices) -> OpenObject {
     static OBJECT: OnceLock<Arc<Object>> = OnceLock::new();
     let object = OBJECT.get_or_init(|| {
@@ -180,7 +180,7 @@ struct Settings {
     flags: u64,
     timeout_ms: u64,
     batch: u64,
-    /// Bit mask, indexed by operation number.
+    /// The removed operations, as a bit mask indexed by operation number.
     left_out: u64,
 }
 
@@ -254,7 +254,8 @@ fn disturb(k: &mut Kernel, loaded: &Loaded, rng: &mut Stream, ends: &mut Vec<Str
         (0, Some(task)) => {
             let some = (0..cpus as u32).filter(|_| rng.below(2) == 0).chain([0]);
             let mask = CpuMask::of(cpus as usize, some.map(CpuId));
-            // The kernel refuses this if no CPU of the mask is on line, or the task is exiting.
+            // The kernel refuses the affinity if no CPU of the mask is on line, or the task is
+            // exiting.
             let _refused = k.user(|k| k.set_affinity(task, &mask));
         }
         (1, Some(task)) => {

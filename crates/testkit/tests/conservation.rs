@@ -68,8 +68,8 @@ fn an_idle_cpu_beside_a_waiting_task_is_seen() {
     canary(InjectedFault::IgnoreQueue, Contract::default()).unwrap();
 }
 
-/// `sched_tick()` of 7.3: the default class does not balance while sched_ext has all tasks, so
-/// nothing wakes up an idle CPU that the scheduler has no use for.
+/// `sched_tick()` of 7.3: the default class does not balance while sched_ext has all tasks. A CPU
+/// on which no task may run must therefore stay idle without any time in the kernel.
 #[test]
 fn an_idle_cpu_is_left_alone_while_sched_ext_has_all_tasks() {
     for (machine, cpus, busy) in [("4c", "0-1", 2), ("2n4c2t", "0-3", 4), ("1n2l4c1t", "0-2", 3)] {

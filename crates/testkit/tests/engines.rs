@@ -86,7 +86,8 @@ fn published_schedulers_agree() {
     }
 }
 
-/// The cases include ejections of each kind.
+/// Each test of a kernel object has the same events on both engines. The tests include ejections of
+/// each kind.
 #[test]
 fn kernel_objects_agree() {
     for case in EXAMPLES.iter().chain(&SELFTESTS) {

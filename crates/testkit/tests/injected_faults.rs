@@ -140,8 +140,8 @@ const SUBJECTS: [Subject; 3] = [
     ("glutton", &[]),
 ];
 
-/// Loads, attaches and runs with the `nth` request for memory refused; returns false once there are
-/// fewer requests.
+/// Loads, attaches and runs a scheduler with the `nth` request for memory refused; returns false if
+/// the run makes no `nth` request.
 fn refuse_memory((name, knobs): Subject, nth: u64) -> bool {
     let mut k = kernel("1n2c2t", FORKERS, 1);
     let before = k.vm.maps.iter().count();
@@ -176,8 +176,8 @@ fn refuse_memory((name, knobs): Subject, nth: u64) -> bool {
     refused
 }
 
-/// Refuses each of the first 100 requests, most of them the object's own, and then some of the
-/// later ones that tasks cause.
+/// Refuses each of the first 100 requests for memory, most of them from the load of the object, and
+/// then some of the later requests, which tasks cause. Each refusal needs a run of its own.
 #[test]
 fn memory_may_be_short_at_any_point() {
     for subject in SUBJECTS {
@@ -189,7 +189,7 @@ fn memory_may_be_short_at_any_point() {
     }
 }
 
-/// After a run whose request was refused, another run gets its memory.
+/// After a run whose request for memory was refused, another run gets all its memory.
 #[test]
 fn a_refusal_stays_within_its_run() {
     assert!(refuse_memory(SUBJECTS[0], 0));

@@ -37,8 +37,8 @@ const ALWAYS_ZERO: [(&str, &str); 13] = [
     ("task_struct.stime", "see `ticks_are_charged_where_they_find_the_task`"),
 ];
 
-/// Fields that the walk has visited, by `struct.field`: true once the walk has seen a non-zero
-/// value.
+/// The kernel's fields that `walk` has visited, by `struct.field`: true once `walk` has seen a
+/// non-zero value.
 #[derive(Default)]
 struct FieldCoverage {
     fields: BTreeMap<String, bool>,
@@ -46,8 +46,8 @@ struct FieldCoverage {
 }
 
 impl FieldCoverage {
-    /// Visits a struct in guest memory, and those that it points to. `part_of` is the name for an
-    /// unnamed struct.
+    /// Visits the fields of a struct in guest memory, and of the structs to which it points. In the
+    /// names of fields, `part_of` stands for an unnamed struct.
     fn walk(&mut self, k: &Kernel, btf: &Btf, ty: TypeId, addr: u64, part_of: &str) {
         if !self.done.insert((addr, ty.0)) {
             return;

@@ -20,7 +20,7 @@ macro_rules! tests {
             check(stringify!($name));
         })*
 
-        /// Names of the tests above.
+        /// Names of the cases for which this macro defines tests.
         const TESTED: &[&str] = &[$(stringify!($name)),*];
     };
 }

@@ -37,14 +37,14 @@ fn from_fork_to_exit() {
             "init_task(t)",
             "enable(t)",
             "set_weight(t, 100)",
-            // The flags are ENQUEUE_INITIAL and NOCLOCK.
+            // The flags of ops.runnable and ops.enqueue are ENQUEUE_INITIAL and NOCLOCK.
             "runnable(t, 0x80008)",
             "enqueue(t, 0x80008)",
             // The task leaves custody for a local DSQ.
             "dequeue(t, 0x0)",
             "running(t)",
             "stopping(t, 0)",
-            // The flags are DEQUEUE_SLEEP and NOCLOCK.
+            // The flags of ops.quiescent are DEQUEUE_SLEEP and NOCLOCK.
             "quiescent(t, 0x9)",
             // The kernel does not call ops.select_cpu for a task that may run on one CPU only.
             "runnable(t, 0x9)",
@@ -113,7 +113,8 @@ fn a_change_of_nice_takes_a_queued_task_out_and_back() {
     assert_eq!(
         lines_of_task(&log, &name),
         [
-            // The flags are SCX_DEQ_SCHED_CHANGE, DEQUEUE_SAVE and NOCLOCK.
+            // The flags of ops.dequeue and ops.quiescent are SCX_DEQ_SCHED_CHANGE, DEQUEUE_SAVE and
+            // NOCLOCK.
             format!("dequeue({name}, 0x20000000a)"),
             format!("quiescent({name}, 0x20000000a)"),
             format!("set_weight({name}, 33)"),

@@ -18,7 +18,8 @@ fn an_error_of_a_syscall_program_names_it() {
         let loaded = sim::link(&mut k, "relay", selftest_object("relay"), &[]);
         k.attach_object(&loaded, None).unwrap();
         k.run(Some(1_000_000));
-        // Kick an existing CPU, and then a CPU that does not exist.
+        // Kick CPU 0, which is no error, and then CPU 77, which does not exist, so that the
+        // scheduler exits.
         for (cpu, exits) in [(0i32, 0), (77, 1)] {
             run_program(&mut k, &loaded, "which_cpu", &mut cpu.to_le_bytes());
             k.run(Some(200_000_000));

@@ -33,7 +33,7 @@ macro_rules! tests {
             check(stringify!($name));
         })*
 
-        /// Names of the tests above.
+        /// Names of the schedulers for which this macro defines tests.
         const TESTED: &[&str] = &[$(stringify!($name)),*];
     };
 }
@@ -48,7 +48,8 @@ fn every_scheduler_has_a_test() {
     assert_eq!(names, TESTED);
 }
 
-/// The plain file name holds the newest version; further objects in the folder are no error.
+/// The object file `NAME.bpf.o`, without a version in its name, holds the newest pinned version.
+/// Further objects in the folder are no error.
 #[test]
 fn the_newest_version_has_the_plain_name() {
     for scheduler in &FAMILY {

@@ -40,8 +40,8 @@ fn kind(end: &str) -> String {
     end.chars().filter(|c| !c.is_ascii_hexdigit() || c.is_alphabetic()).take(100).collect()
 }
 
-/// A task's storage may hold a reference to the task itself. The kernel drops this reference when
-/// it frees the task.
+/// A task's storage may hold a reference to the task itself. The kernel must drop this reference
+/// when it frees the task.
 #[test]
 fn a_task_may_hold_itself() {
     for seed in [750, 929] {

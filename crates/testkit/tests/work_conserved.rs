@@ -46,40 +46,41 @@ fn eevdf(t: &Topology, load: RandomLoad) -> Nanos {
     100 * MS * 1024 / Nanos::from(slowest) + 7 * 2 * n * MS + pinned + TICK
 }
 
-/// An enqueue kicks an idle CPU at once. The bound is the time of the interrupt and of the queue's
-/// lock, for which all CPUs may wait several times, some microseconds each.
+/// Bound of `vtime`: an enqueue kicks an idle CPU at once. The bound is the time of the interrupt
+/// and of the queue's lock, for which all CPUs may wait several times, some microseconds each.
 fn vtime(t: &Topology, _: RandomLoad) -> Nanos {
     MS + t.nr_cpus() as Nanos * 50_000
 }
 
-/// Each idle tick (10 ms) makes all idle CPUs look for work while any task waits, and at least one
-/// of them finds some.
+/// Bound of `o1`: each idle tick (10 ms) makes all idle CPUs look for work while any task waits,
+/// and at least one of them finds some.
 fn o1(t: &Topology, _: RandomLoad) -> Nanos {
     (t.nr_cpus() as Nanos + 1) * 10 * MS
 }
 
-/// Each accounting (30 ms) makes all idle CPUs look for work. If a task slept briefly at the time
-/// of an accounting, the idle CPUs find it at the next one.
+/// Bound of `credit`: each accounting of credits (30 ms) makes all idle CPUs look for work. If a
+/// task slept briefly at the time of an accounting, the idle CPUs find it at the next one.
 fn credit(_: &Topology, _: RandomLoad) -> Nanos {
     60 * MS
 }
 
-/// An enqueue kicks an idle CPU, as in `vtime`. A CPU that finds nothing looks again at the
-/// kernel's next tick on this CPU.
+/// Bound of `goodness`: an enqueue kicks an idle CPU, as in `vtime`. A CPU that finds nothing looks
+/// again at the kernel's next tick on this CPU.
 fn goodness(_: &Topology, _: RandomLoad) -> Nanos {
     2 * TICK
 }
 
-/// A CPU with a waiting task kicks idle CPUs at its tick, and a kicked CPU takes one task. Kicks go
-/// to idle cores before the second threads of cores, and to each CPU at most once a tick. A second
-/// thread may therefore see tasks wait for as many ticks as there are CPUs. Two ticks are added:
-/// one for the waiting task's CPU, one for the idle CPU.
+/// Bound of `fair`: a CPU with a waiting task kicks idle CPUs at its tick, and a kicked CPU takes
+/// one task. Kicks go to idle cores before the second threads of cores, and to each CPU at most
+/// once a tick. A second thread may therefore see tasks wait for as many ticks as there are CPUs.
+/// Two ticks are added: one for the waiting task's CPU, one for the idle CPU.
 fn fair(t: &Topology, _: RandomLoad) -> Nanos {
     (t.nr_cpus() as Nanos + 2) * TICK
 }
 
-/// With load tracking, idle CPUs may leave the tasks of a busy CPU alone until this CPU has had
-/// work without a break for two half-lives (32 periods of 2^20 ns each).
+/// Bound of `fair,load=pelt`: beyond the bound of `fair`, idle CPUs may leave the tasks of a busy
+/// CPU alone until this CPU has had work without a break for two half-lives (32 periods of 2^20 ns
+/// each).
 fn fair_pelt(t: &Topology, load: RandomLoad) -> Nanos {
     fair(t, load) + ((2 * 32) << 20)
 }
@@ -229,7 +230,8 @@ fn work_is_conserved_on_large_machines() {
 }
 
 /// The machine has two nodes of 128 CPUs. The kernel spreads forks over both nodes, because it
-/// raises its distance limit for this processor.
+/// raises its distance limit for this processor. With one hog per CPU, almost no CPU time may be
+/// idle.
 #[test]
 fn forks_fill_both_sockets_of_an_epyc() {
     let mut k = sim::kernel("epyc-2s", "hogs,tasks=256", 1);

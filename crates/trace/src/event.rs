@@ -153,7 +153,7 @@ impl Event {
     #[inline(always)]
     pub fn fold_into(&self, hash: &mut TraceHash) {
         hash.add(self.time);
-        // The tag of the kind and small fields share a word with the CPU.
+        // One word holds the CPU, the event's small fields and the tag of its kind.
         let head = |tag: u64, small: u64| u64::from(self.cpu.0) << 32 | small << 8 | tag;
         let mut add = |head: u64, words: &[u64]| {
             hash.add(head);

@@ -54,7 +54,8 @@ impl Names {
         self.tasks.get(task.idx())?.as_ref().map(|entry| &entry.name)
     }
 
-    /// Returns a number that grows with every `set_task` for this slot, and is 0 before the first.
+    /// Returns a number that grows whenever `set_task` sets a name for this task id, and that is 0
+    /// before the first name.
     pub fn task_version(&self, task: TaskId) -> u64 {
         self.tasks.get(task.idx()).and_then(Option::as_ref).map_or(0, |entry| entry.version)
     }

@@ -204,7 +204,8 @@ mod tests {
             };
             sink.event(&Event { time: us * 1000, cpu: CpuId(cpu), kind }, &names);
         };
-        // A column is 100 us. Task 2 runs from before the span until 60 us into the third column.
+        // A column is 100 us. Task 2 runs from before the span until 60 us into the third column,
+        // and task 1 in the last 30 us of this column, so the column must show task 2.
         switch(500, 0, Some(2));
         switch(1260, 0, None);
         switch(1270, 0, Some(1));

@@ -16,9 +16,9 @@ pub mod insn;
 
 use insn::{Insn, NR_KINDS, ObjectKind, ObjectRef, ROOT_CGROUP, Tables};
 
-/// Maximum number of threads at the start, over all templates.
+/// Maximum number of threads at the start of a run, over all thread templates.
 pub const MAX_THREADS: u64 = 100_000;
-/// Maximum number of instructions of all templates together.
+/// Maximum number of instructions of all thread templates together.
 pub const MAX_INSNS: usize = 1 << 20;
 /// Maximum number of a thread's own timers, and of names in a thread that depend on the instance.
 pub const MAX_OBJECTS: usize = 4096;
@@ -37,19 +37,19 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// Returns the instructions of a template.
+    /// Returns the instructions of a thread template.
     pub fn body(&self, template: usize) -> &[Insn] {
         let end = self.templates.get(template + 1).map_or(self.code.len(), |t| t.entry as usize);
         &self.code[self.templates[template].entry as usize..end]
     }
 
-    /// Whether a template has phases, whose passes are measured and reported.
+    /// Whether a thread template has phases, whose passes are measured and reported.
     pub fn has_phases(&self, template: usize) -> bool {
         self.body(template).contains(&Insn::PhaseBegin)
     }
 }
 
-/// Properties that all instances of a template share.
+/// A compiled thread template: the properties that all its instances (threads) share.
 #[derive(Clone, Debug)]
 pub struct Template {
     pub name: String,
@@ -57,8 +57,8 @@ pub struct Template {
     pub instances: u32,
     pub nr_loops: u16,
     pub nr_own_timers: u16,
-    /// Objects that differ between instances: kind and name pattern. A thread's binding holds the
-    /// objects' indices, in the same order.
+    /// The template's slots: objects that differ between instances, by kind and name pattern. A
+    /// thread's binding is the list of the indices of its own objects, in the order of the slots.
     pub slots: Vec<(ObjectKind, String)>,
     /// Index into `Compiled::cgroups`. With None, a forked thread gets its parent's cgroup, and a
     /// thread of the start gets the root.
@@ -85,7 +85,7 @@ impl Objects {
         index
     }
 
-    /// Returns the names of a kind, in the order of their indices.
+    /// Returns the names of all shared objects of a kind, in the order of their indices.
     pub fn names(&self, kind: ObjectKind) -> &[String] {
         &self.names[kind as usize]
     }
@@ -141,8 +141,8 @@ fn lower(program: &Program) -> Result<Compiled, WorkloadError> {
     Ok(lowering.out)
 }
 
-/// Returns the absolute timers, as pairs of template (None for shared timers, the index for
-/// `unique` ones) and name. A timer is absolute if any of its uses is, because rt-app keeps the
+/// Returns the timers with the mode `absolute`, each as a pair of template and name; the template
+/// is None for a shared timer. A timer is absolute if any of its uses is, because rt-app keeps the
 /// mode in the timer.
 fn absolute_timers(program: &Program) -> BTreeSet<(Option<usize>, String)> {
     let mut found = BTreeSet::new();

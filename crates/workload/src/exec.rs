@@ -90,7 +90,7 @@ pub struct Executor {
     compiled: Compiled,
     unit: String,
     duration: Option<Nanos>,
-    /// Whether each template has phases.
+    /// Whether each thread template has phases, whose passes are measured.
     phased: Vec<bool>,
     cumulative_slack: bool,
     rtapp_names: bool,
@@ -104,7 +104,8 @@ pub struct Executor {
     /// program.
     by_task: Vec<u32>,
     live: u32,
-    /// Number of threads made so far, in total and by template. Thread names contain these numbers.
+    /// Number of threads made so far, in total and by thread template. Thread names contain these
+    /// numbers.
     made: u32,
     made_of: Vec<u32>,
     serial: u64,
@@ -197,7 +198,7 @@ impl Executor {
         (&self.faults, self.nr_faults)
     }
 
-    /// Returns the totals of the passes of each template's phases, with the template's name.
+    /// Returns for each thread template its name and the totals over the passes of its phases.
     pub fn loop_totals(&self) -> impl Iterator<Item = (&str, &LoopTotals)> {
         self.compiled.templates.iter().map(|t| t.name.as_str()).zip(&self.totals)
     }

@@ -155,7 +155,8 @@ pub fn storage_delete<H: Host>(h: &mut H, id: u32, [map, owner]: [u64; 2]) -> He
     Ok(status(found.storage_delete(&mut ctx, owner)))
 }
 
-/// Models `bpf_perf_event_read` and `bpf_perf_event_read_value` on an array that holds no events.
+/// Models `bpf_perf_event_read` and `bpf_perf_event_read_value` on an array that holds no events:
+/// every valid index gives -ENOENT.
 pub fn perf_event_read<H: Host>(
     h: &mut H,
     id: u32,
@@ -182,7 +183,8 @@ pub fn perf_event_read<H: Host>(
     Ok(neg(errno))
 }
 
-/// Returns the map behind a guest pointer, with the context for its operations.
+/// Returns the map that a guest pointer stands for, and the other parts of the machine that map
+/// operations need.
 pub(super) fn find<'v>(
     vm: &'v mut Vm,
     call: &'static str,
@@ -195,7 +197,8 @@ pub(super) fn find<'v>(
     }
 }
 
-/// Copies the key out of guest memory, because the map operation may overwrite that memory.
+/// Copies the key of a map operation out of guest memory, because the operation may overwrite that
+/// memory.
 fn copy_key<'k>(
     mem: &Memory,
     key: u64,

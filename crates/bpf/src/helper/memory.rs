@@ -6,8 +6,8 @@ use crate::errno::*;
 use crate::fault::Access;
 use crate::vm::Host;
 
-/// Number of bytes after which a comparison adds the cost of comparing them to the instruction
-/// count.
+/// A string comparison adds its cost to the instruction count after each stretch of this many
+/// bytes.
 const STRIDE: u64 = 4096;
 
 /// Models `bpf_probe_read*`. If the source is not readable, the helper zeroes the destination and
@@ -69,7 +69,8 @@ pub fn strncmp<H: Host>(h: &mut H, left: u64, size: u64, right: u64) -> HelperRe
     Ok(0)
 }
 
-/// Models `bpf_kptr_xchg`: stores a reference in a value's field and returns the old one.
+/// Models `bpf_kptr_xchg`: stores a reference in a value's field and returns the reference that the
+/// field held before.
 pub fn kptr_xchg<H: Host>(h: &mut H, field: u64, ptr: u64) -> HelperResult {
     let mem = &mut h.vm().mem;
     let old = mem.read::<u64>(field)?;

@@ -46,7 +46,7 @@ pub fn snprintf<H: Host>(h: &mut H, [out, size, fmt, data, data_len]: [u64; 5]) 
     Ok(text.len + 1)
 }
 
-/// Returns the format up to its NUL; None if the format has no NUL within `size` bytes.
+/// Returns the format string up to its NUL; None if there is no NUL within `size` bytes.
 fn fmt_bytes<H: Host>(h: &mut H, fmt: u64, size: u64) -> Result<Option<Vec<u8>>, Fault> {
     let bytes = h.vm().mem.bytes(fmt, u64::from(size as u32))?;
     let end = bytes.iter().position(|&byte| byte == 0);

@@ -193,8 +193,9 @@ fn large_work_counts_by_its_size() {
         };
         let (small, _) = took(16, 1);
         assert_eq!(took(256, 1).0, small, "helper {id}: part of its call");
-        // A call includes 256 bytes. The next 8 bytes cost a copy one instruction. A comparison
-        // adds its cost only after each 4,096 bytes, so they cost it nothing.
+        // The cost of a call covers 256 bytes. The next 8 bytes cost a copy (helper 113) one more
+        // instruction. A comparison adds its cost only after each 4,096 bytes, so these 8 bytes
+        // cost it nothing.
         assert_eq!(took(264, 1).0, small + u64::from(id == 113), "helper {id}");
         let (large, result) = took(SIZE, 1);
         assert_eq!(result, Ok(0), "helper {id}");

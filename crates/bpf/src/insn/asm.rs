@@ -22,7 +22,7 @@ pub struct AsmError {
     pub why: &'static str,
 }
 
-/// Slots, and the functions that they form.
+/// Assembled code: its slots, and the functions that the slots form.
 #[derive(Clone, Debug, Default)]
 pub struct Assembled {
     pub raw: Vec<RawInsn>,
@@ -54,7 +54,8 @@ pub fn assemble(text: &str) -> Result<Assembled, AsmError> {
 struct Assembler {
     out: Assembled,
     labels: BTreeMap<String, usize>,
-    /// Unresolved references: slot, field, label, line of the text.
+    /// References to labels that are not resolved yet: slot, field to fill in, label, line of the
+    /// text.
     fixups: Vec<(usize, Fixup, String, usize)>,
 }
 

@@ -310,8 +310,8 @@ fn move_extended(raw: RawInsn, wide: bool) -> DecodeResult<Op> {
         // kernel's.
         (true, 1, 1) => Ok(CastKern),
         (true, 1, 0x1_0000) => Ok(CastUser),
-        // The kernel's verifier refuses any other pair of address spaces. Such casts occur: for
-        // some C code, clang 19 generates casts from address space 0 to 0.
+        // The decoder refuses any other pair of address spaces, as the kernel's verifier does. Such
+        // casts occur: for some C code, clang 19 generates casts from address space 0 to 0.
         (true, 1, _) => Err(Unsupported(
             "an address space cast other than between 0 and 1 (the kernel refuses it too)",
         )),
@@ -461,7 +461,7 @@ pub(super) fn is_jump(op: Op) -> bool {
     (Op::Ja as u8..=Op::Jset32X as u8).contains(&(op as u8))
 }
 
-/// Returns the form of a load that reads 0 where no memory is mapped.
+/// Turns a load into the form that reads 0 where no memory is mapped.
 fn probed(insn: Insn) -> Insn {
     use Op::*;
     let op = match insn.op {

@@ -127,8 +127,8 @@ fn arithmetic(insn: &Insn, name: &str) -> String {
     }
 }
 
-/// Returns operator and name of an arithmetic operation, such as `+` and `add`, given text that
-/// begins as the names of the operation's `Op` variants do, such as `Add64K`.
+/// Returns operator and name of an arithmetic operation, such as `+` and `add`. `name` begins as
+/// the operation's `Op` variants do, such as `Add64K`.
 fn operator(name: &str) -> (&'static str, &'static str) {
     const TABLE: [(&str, &str, &str); 14] = [
         ("Add", "+", "add"),

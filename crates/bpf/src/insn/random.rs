@@ -246,8 +246,8 @@ impl Body<'_, '_> {
             // the second page.
             11 => (6, 4096 - 4 + i16::from(self.bytes.next() & 7)),
             12 => (7, within(self.bytes, 64)),
-            // The access is in the values of the array map, through their address, sometimes beyond
-            // their end.
+            // The access is in the values of the first map, an array, through a constant address,
+            // sometimes beyond the end of the values.
             13 => {
                 let reg = self.bytes.pick(&[1, 4, 5]);
                 let off = within(self.bytes, VALUES_BYTES + 8);

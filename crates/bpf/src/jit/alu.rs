@@ -103,7 +103,7 @@ impl Translator<'_, '_> {
             BinaryOp::Or => self.b.ins().bor(x, y),
             BinaryOp::And => self.b.ins().band(x, y),
             BinaryOp::Xor => self.b.ins().bxor(x, y),
-            // Cranelift takes shift amounts modulo the width, as BPF does.
+            // Cranelift takes shift amounts modulo the width, as BPF does, so no mask is needed.
             BinaryOp::Lsh => self.b.ins().ishl(x, y),
             BinaryOp::Rsh => self.b.ins().ushr(x, y),
             BinaryOp::Arsh => self.b.ins().sshr(x, y),
@@ -130,8 +130,8 @@ impl Translator<'_, '_> {
         if kind == BinaryOp::Div { self.b.ins().udiv(x, y) } else { self.b.ins().urem(x, y) }
     }
 
-    /// Divides 64-bit numbers. If both numbers fit 32 bits, as most do, a 32-bit division takes
-    /// half the time or less. C compilers do the same.
+    /// Divides 64-bit numbers. If both numbers fit 32 bits, as most do, the code makes a 32-bit
+    /// division, which takes half the time or less. C compilers do the same.
     fn divide_wide(&mut self, kind: BinaryOp, x: Value, y: Value) -> Value {
         let (short, long, done) = (self.block(false), self.block(false), self.block(false));
         let result = self.b.append_block_param(done, I64);

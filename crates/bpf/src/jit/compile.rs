@@ -44,8 +44,8 @@ pub fn host_isa() -> Option<Isa> {
     finish(builder)
 }
 
-/// Returns the machine of that name. The function rejects unknown names itself, because Cranelift
-/// panics at them.
+/// Returns the machine with this name; None for names other than `x86_64` and `aarch64`, because
+/// Cranelift panics at unknown names.
 pub fn named_isa(name: &str) -> Option<Isa> {
     let known = matches!(name, "x86_64" | "aarch64");
     finish(known.then(|| isa::lookup_by_name(name).ok())??)
@@ -57,8 +57,8 @@ fn finish(builder: isa::Builder) -> Option<OwnedTargetIsa> {
         ("opt_level", "speed"),
         ("enable_verifier", if cfg!(test) { "true" } else { "false" }),
         ("unwind_info", "false"),
-        // Probes keep a function with a frame larger than a page from skipping the guard page of
-        // the thread's stack.
+        // Stack probes keep a function with a frame larger than a page from skipping the guard page
+        // of the thread's stack.
         ("enable_probestack", "true"),
         ("probestack_strategy", "inline"),
     ] {
@@ -67,7 +67,7 @@ fn finish(builder: isa::Builder) -> Option<OwnedTargetIsa> {
     builder.finish(Flags::new(flags)).ok()
 }
 
-/// State that one compilation leaves for the next to reuse.
+/// Buffers of the compiler, which one compilation leaves for the next to reuse.
 #[derive(Default)]
 pub struct Compiler {
     function: FunctionBuilderContext,
@@ -75,7 +75,8 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// Returns the code that a compiled function calls if it refuses an access.
+    /// Returns the access thunk: the code that a compiled function calls if its own check refuses
+    /// an access.
     pub fn access_thunk(&mut self, isa: &dyn TargetIsa) -> Result<Vec<u8>, Refusal> {
         let call_conv = isa.default_call_conv();
         self.build(isa, access_signature(), |builder| access_thunk(builder, call_conv))
@@ -130,7 +131,7 @@ pub fn executable(bytes: &[u8]) -> Result<Mmap, Refusal> {
 /// before.
 fn publish(map: &Mmap) -> std::io::Result<()> {
     let code = map.as_ptr_range();
-    // SAFETY: the range is a mapping.
+    // SAFETY: the range is the whole mapping.
     if !unsafe { clear_cache::clear_cache(code.start, code.end) } {
         return Err(std::io::Error::other("the instruction cache was not cleared"));
     }
@@ -142,14 +143,15 @@ fn publish(map: &Mmap) -> std::io::Result<()> {
 /// already. Needs Linux 4.16.
 #[cfg(target_os = "linux")]
 pub(super) fn synchronize_cpus() -> std::io::Result<()> {
-    // tidy: allow(file): the call reads nothing; machine code is the same for each run.
+    // tidy: allow(file): the system call reads nothing; machine code is the same for each run.
     use libc::{
         MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE as SYNC_CORE,
         MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as REGISTER, SYS_membarrier, syscall,
     };
-    // The second command needs the first, which a process may repeat.
+    // The command `SYNC_CORE` of `membarrier` fails in a process that has not registered for it. A
+    // process may register repeatedly.
     for command in [REGISTER, SYNC_CORE] {
-        // SAFETY: the call takes no address.
+        // SAFETY: the system call takes no address.
         if unsafe { syscall(SYS_membarrier, command, 0, 0) } != 0 {
             return Err(std::io::Error::last_os_error());
         }

@@ -2,13 +2,14 @@
 //! The context of machine code: one structure with all that the code needs to know of its run. Its
 //! address is the first argument of every compiled function.
 //!
-//! Owns: its layout, the types of the functions that the code calls out to, one context for each
-//! active entry into code.
+//! Owns: the layout of the context, the types of the functions that the code calls out to, one
+//! context for each active entry into code.
 //! Does not: generate or call code.
 //!
 //! The code knows nothing of the type that implements `Host`, so runs with different types share
-//! it. A virtual machine keeps its contexts: an entry into code writes only the fields that differ
-//! from the previous entry, which was mostly of the same instance and in the same frame.
+//! machine code. A virtual machine keeps its contexts: an entry into code writes only the fields
+//! that differ from the previous entry, which was mostly of the same instance and in the same
+//! frame.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -44,15 +45,16 @@ pub type AccessFn = unsafe extern "C" fn(*mut Ctx);
 #[repr(C)]
 pub struct Calls {
     pub helper: CallFn,
-    /// Any kernel function. `kfunc4` serves only functions of the `Host` that take no fifth
+    /// Calls any kernel function. `kfunc4` serves only functions of the `Host` that take no fifth
     /// argument.
     pub kfunc: CallFn,
     pub kfunc4: CallFn,
-    /// A function of the program that is not compiled yet.
+    /// Calls a function of the program that is not compiled yet.
     pub func: CallFn,
-    /// A function by its address, which is in `CallOut::target`.
+    /// Calls the function of the program whose address is in `CallOut::target`.
     pub func_reg: CallFn,
-    /// An access that the code's own check refused. The code calls it by way of `Ctx::access`.
+    /// Performs an access that the code's own check refused. The code calls it by way of
+    /// `Ctx::access`.
     pub access: AccessFn,
 }
 
@@ -80,8 +82,8 @@ pub struct RefusedAccess {
 /// Bit in `CallOut::pc`: the caller is the frame in which the code was entered.
 pub const AT_ENTRY: u32 = 1 << 31;
 
-/// Parameters of a call out. The code writes only those that the callee reads, because in a short
-/// callback these stores are most of the work.
+/// Parameters of a call from machine code to a function of `Calls`. The code writes only those that
+/// the callee reads, because in a short callback these stores are most of the work.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct CallOut {
@@ -141,7 +143,7 @@ pub struct Ctx {
     slots: *const [FuncEntry],
     /// Number of frames available from the entry's frame on.
     frames: u32,
-    /// The next context of the stack, if it exists already.
+    /// The next context of the stack of contexts; null if it does not exist yet.
     next: Cell<*mut Ctx>,
     pub fault: Option<Fault>,
     pub panic: Option<Box<dyn Any + Send>>,
@@ -218,7 +220,7 @@ impl Ctx {
     }
 
     /// Returns the entry into a function of the instance that the context is set up for; None if
-    /// the function has no machine code, or if the frames do not suffice.
+    /// the function has no machine code, or if it needs more stack frames than are left.
     #[inline(always)]
     pub fn entry(
         &mut self,
@@ -235,7 +237,7 @@ impl Ctx {
         Some(CodeEntry { code, executed })
     }
 
-    /// Returns the origin of the call out that the code is making.
+    /// Returns the call site (instance, slot and frame) of the call out that the code is making.
     #[inline(always)]
     pub fn site(&self) -> CallSite {
         let CallOut { fp, pc, .. } = self.out;
@@ -292,15 +294,15 @@ impl Contexts {
         unsafe { &mut *self.outermost }
     }
 
-    /// Returns the context that `take` will take.
+    /// Returns the next free context of the stack, which `take` will take.
     #[inline(always)]
     pub fn next(&mut self) -> &mut Ctx {
         // SAFETY: `all` owns the context, which nothing uses before `take` takes it.
         unsafe { &mut *self.free }
     }
 
-    /// Returns the context that `take` will take, to be set up with `set_up`. Creates its
-    /// successor if necessary.
+    /// Returns the next free context of the stack, to be set up with `set_up` and then taken with
+    /// `take`. Creates its successor if necessary.
     pub fn next_for_setup(&mut self, mem: &Memory) -> &mut Ctx {
         if self.next().next.get().is_null() {
             self.make(mem);
@@ -361,7 +363,7 @@ impl Contexts {
 
     /// Returns the number of helper calls that machine code performed itself.
     pub fn helper_calls(&self) -> u64 {
-        // SAFETY: `all` owns the contexts. Code that is in a context only waits for the host.
+        // SAFETY: `all` owns the contexts. Code that uses a context now only waits for the host.
         self.all.iter().fold(0, |sum, ctx| sum.wrapping_add(unsafe { (**ctx).helper_calls }))
     }
 
@@ -423,7 +425,7 @@ pub mod at {
     pub const REGS: i32 = offset_of!(Ctx, regs) as i32;
 }
 
-/// A way out of machine code.
+/// A way out of machine code: one of the functions of `Calls`, except `access`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Helper,

@@ -22,10 +22,10 @@ use cranelift_codegen::ir::condcodes::IntCC;
 
 pub type Regs = [Known; 11];
 
-/// Number of times that the values of a block may grow by plain joins, as a loop counter does at
-/// each visit. In the next `WIDENINGS_MAX` visits, a value that grows becomes the next number that
-/// the function compares with, where a loop probably ends. A value that grows after these visits
-/// may be anything.
+/// Number of visits of a block in which the ranges of its values may grow by plain joins, as the
+/// range of a loop counter does at each visit. In the next `WIDENINGS_MAX` visits, a growing range
+/// extends to the next number that the function compares with, where a loop probably ends. A value
+/// whose range grows after these visits may be anything.
 const JOINS_BEFORE_WIDENING: u32 = 4;
 const WIDENINGS_MAX: u32 = 12;
 
@@ -46,10 +46,10 @@ struct Function<'a> {
     leaders: &'a [bool],
 }
 
-/// Results, indexed by slot of the function.
+/// Results of the analysis, indexed by slot of the function.
 pub struct FunctionAnalysis {
-    /// Registers before the first slot of each block; None for slots that begin no block or are
-    /// never reached.
+    /// Known ranges of the registers before the first slot of each block; None for slots that begin
+    /// no block or are never reached.
     pub blocks: Vec<Option<Regs>>,
     pub reached: Vec<bool>,
     /// Slots that may follow each slot.
@@ -165,7 +165,7 @@ fn leaders(code: &[Insn], func: &Func) -> Vec<bool> {
 }
 
 /// Returns what is known of the registers after a jump. `taken` tells whether the program takes the
-/// jump. An instruction that compares nothing changes nothing here.
+/// jump. If the instruction is no conditional jump, the registers stay as they are.
 fn after(insn: &Insn, mut regs: Regs, taken: bool) -> Regs {
     if !is_conditional(insn.op) {
         return regs;
@@ -210,7 +210,7 @@ fn join(a: &Regs, b: &Regs, growths: u32, widening_stops: &[u64]) -> Regs {
 }
 
 /// Returns the sorted numbers at which a growing range may stop: the constants that the function
-/// compares with, and the numbers just below them.
+/// compares with, the numbers just below them, and the largest 32-bit and 64-bit numbers.
 fn widening_stops(code: &[Insn]) -> Vec<u64> {
     let compares = |insn: &&Insn| is_conditional(insn.op) && has_constant(insn.op);
     let both = |insn: &Insn| [insn.imm as u64, (insn.imm as u64).wrapping_sub(1)];
@@ -228,8 +228,9 @@ fn is_conditional(op: Op) -> bool {
 /// Applies the effect of an instruction to the known registers.
 pub fn step(insn: &Insn, pc: u32, regs: &mut Regs, data: &[Data]) {
     if matches!(insn.op, Op::CallFunc | Op::CallReg | Op::CallHelper | Op::CallKfunc) {
-        // No register can still hold `Known::Found` of this same call: on the first path to the
-        // call none does, and a join keeps only facts that hold on all paths.
+        // No register can still hold `Known::Found` of an earlier execution of this same call: on
+        // the first path to the call no register does, and a join keeps only facts that hold on all
+        // paths.
         regs[0] = found(insn, pc, regs[1], data).map_or(Known::NOTHING, Known::Found);
         regs[1..6].fill(Known::constant(0));
         return;

@@ -36,7 +36,8 @@ pub struct CrossCompiled {
 #[derive(Clone, Debug)]
 pub struct CrossCompiledFunc {
     pub code: Vec<u8>,
-    /// Number of arguments (of r1 to r5) after context, count and frame pointer.
+    /// Number of the registers r1 to r5 that the function takes as arguments, after the arguments
+    /// context, count and frame pointer.
     pub arguments: usize,
 }
 
@@ -48,9 +49,9 @@ pub fn generate(
     layout: TargetLayout,
 ) -> Option<Result<CrossCompiled, Refusal>> {
     let isa = named_isa(isa)?;
-    // The runner does not check the number of frames. Calls may therefore omit their check only if
-    // the frames suffice from the first frame on, and if no function is called by its address,
-    // because such a call enters the function in a deeper frame.
+    // The runner does not check the number of frames. Calls may therefore omit their check of the
+    // call depth only if the frames suffice from the first frame on, and if no function is called
+    // by its address, because such a call enters the function in a deeper frame.
     let fits = |counts: Vec<u8>| counts.iter().all(|count| usize::from(*count) < MAX_FRAMES);
     let by_address = image.code.iter().any(|insn| insn.op == Op::CallReg);
     let bounded = !by_address && frames_below::all(image).is_some_and(fits);
@@ -75,7 +76,7 @@ struct Generator<'a> {
     image: &'a Image,
     isa: Isa,
     layout: TargetLayout,
-    /// Whether calls need no check of the call depth.
+    /// Whether calls need no check of the call depth, because the stack has frames for all of them.
     bounded: bool,
 }
 

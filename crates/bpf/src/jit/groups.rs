@@ -23,7 +23,7 @@ const SPAN: i64 = 256;
 /// exhaust memory.
 const OPEN_MAX: usize = 16;
 
-/// Accesses through one pointer.
+/// Nearby accesses through one pointer, which share a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Group {
     /// Range in bytes, relative to the address of the group's first access.

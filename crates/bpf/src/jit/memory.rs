@@ -49,15 +49,16 @@ pub fn guest() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }
 
-/// Returns the signature of the code between a refused access and `Calls::access`.
+/// Returns the signature of the access thunk, the code through which compiled code calls
+/// `Calls::access` if its own check refuses an access.
 pub fn access_signature() -> Signature {
     let mut signature = Signature::new(CallConv::PreserveAll);
     signature.params.push(AbiParam::new(I64));
     signature
 }
 
-/// Emits the code between a refused access and `Calls::access`. The code saves the registers that
-/// Rust's calling convention lets a callee change.
+/// Emits the access thunk. The thunk saves the registers that Rust's calling convention lets a
+/// callee change.
 pub fn access_thunk(mut b: FunctionBuilder<'_>, call_conv: CallConv) -> FunctionBuilder<'_> {
     let block = b.create_block();
     b.append_block_params_for_function_params(block);
@@ -81,8 +82,9 @@ pub enum AccessLocation {
     /// negative.
     Frame(i32),
     /// Somewhere in the frame, or in the values of an array map whose permission allows the access.
+    /// The access needs no check.
     Inside,
-    /// Probably in the frame.
+    /// Probably in the frame, but a check must precede the access.
     LikelyFrame,
     Anywhere,
 }
@@ -259,9 +261,9 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Emits an access outside the code. `value` is the value to store, or the operand of an atomic
-    /// operation. The emitted code continues at `done`, with the loaded value if `loads`, or leaves
-    /// the function.
+    /// Emits a call of `Calls::access`, which performs the access outside the code. `value` is the
+    /// value to store, or the operand of an atomic operation. The emitted code continues at `done`,
+    /// with the loaded value if `loads`, or leaves the function.
     fn outside(&mut self, addr: Value, value: Option<Value>, done: Block, loads: bool, pc: u32) {
         self.b.ins().store(flags(), addr, self.ctx, at::ADDR);
         let slot = self.iconst(u64::from(pc));
@@ -281,7 +283,8 @@ impl Translator<'_, '_> {
         self.enter(done);
     }
 
-    /// Returns host address and offset of an access that needs no check.
+    /// Returns host address and offset of an access that needs no check; None if the access needs
+    /// one.
     fn unchecked(&mut self, insn: &Insn, access: &Access) -> Option<(Value, i32)> {
         let (from, off) = match AccessLocation::of(insn, &self.known, self.input.data) {
             AccessLocation::LikelyFrame | AccessLocation::Anywhere => return None,
@@ -294,8 +297,8 @@ impl Translator<'_, '_> {
         Some((self.b.ins().iadd(self.base, from), off))
     }
 
-    /// Returns the distance of an access from the memory's start, if it is known and fits an
-    /// instruction.
+    /// Returns the distance of an access from the memory's start, if the distance is known and fits
+    /// an instruction.
     fn offset_in_memory(&self, access: &Access) -> Option<i32> {
         let Known::Number(low, high) = self.known[usize::from(access.base)] else { return None };
         let addr = low.wrapping_add(access.off as u64);
@@ -308,8 +311,8 @@ impl Translator<'_, '_> {
         if access.off == 0 { base } else { self.b.ins().iadd_imm_s(base, access.off) }
     }
 
-    /// Returns the host address of an access that its page allows. For any other access, the
-    /// generated code branches to `slow`.
+    /// Emits the check before an access. Returns the host address of an access that the check
+    /// allows. For any other access, the generated code branches to `slow`.
     fn checked(
         &mut self,
         insn: &Insn,
@@ -363,8 +366,8 @@ impl Translator<'_, '_> {
         operation && self.groups.through_r1(slot) && (0..=last).contains(&access.off)
     }
 
-    /// Returns the host address of an access whose base is the end of the frame. For any other
-    /// access, the generated code branches to `slow`.
+    /// Returns the host address of an access whose base register holds the end of the frame. For
+    /// any other access, the generated code branches to `slow`.
     fn in_arguments(&mut self, addr: Value, access: &Access, slow: Block) -> Value {
         let base = self.reg(access.base);
         let there = self.b.ins().icmp(IntCC::Equal, base, self.fp);
@@ -374,9 +377,9 @@ impl Translator<'_, '_> {
         self.b.ins().iadd(self.base, addr)
     }
 
-    /// Returns the permissions that the pages of a group's first and last byte have in common; none
-    /// if the last byte lies outside the memory. The first byte may lie before the memory, where
-    /// `BEFORE` holds permissions of 0.
+    /// Returns the permissions that the pages of a group's first and last byte have in common; no
+    /// permissions if the last byte lies outside the memory. The first byte may lie before the
+    /// memory, where `BEFORE` bytes hold permissions of 0.
     fn group_perm(&mut self, addr: Value, number: usize, group: Group) -> Value {
         if let Some(perm) = self.group_perms[number] {
             return perm;

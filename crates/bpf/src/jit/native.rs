@@ -51,8 +51,8 @@ impl Args {
     }
 }
 
-/// Runs a compiled function until it returns. The caller has just obtained `entry` from the next
-/// context, in which the function runs.
+/// Runs a compiled function until it returns. The caller has just obtained `entry` from
+/// `Contexts::next`, the context in which the function runs.
 #[inline(always)]
 pub fn call<H: Host>(h: &mut H, entry: CodeEntry, args: Args) -> Result<u64, Fault> {
     let at = h.vm().contexts.take();
@@ -147,7 +147,7 @@ fn failed<H: Host>(h: &mut H, at: *mut Ctx) -> Fault {
     locate(h, ctx.instance, fault, pcs, |reg| regs.get(reg).copied().unwrap_or(innermost))
 }
 
-/// Table of the ways out for one type that implements `Host`.
+/// Table of the functions that machine code calls out to, for one type that implements `Host`.
 struct Ways<H>(std::marker::PhantomData<H>);
 
 impl<H: Host> Ways<H> {
@@ -161,8 +161,8 @@ impl<H: Host> Ways<H> {
     };
 }
 
-/// Runs `work`, which uses the host, for the code. If `work` faults or panics, stores the fault or
-/// panic in the context, where `failed` finds it after the code has ended.
+/// Runs `work`, which uses the host, for machine code. If `work` faults or panics, stores the fault
+/// or panic in the context, where `failed` finds it after the code has ended.
 ///
 /// # Safety
 /// `ctx` is the context that `call` set up for this type of host, and its code is waiting for the
@@ -179,7 +179,7 @@ unsafe fn outside<H: Host, T>(
         Ok(Err(fault)) => Ok(fault),
         Err(panic) => Err(panic),
     };
-    // SAFETY: as the caller guarantees; the borrows have ended.
+    // SAFETY: as the caller guarantees; the borrows for `work` have ended.
     unsafe { keep::<H>(ctx, why) };
     None
 }
@@ -202,8 +202,8 @@ unsafe fn keep<H: Host>(ctx: *mut Ctx, why: Result<Fault, Box<dyn Any + Send>>) 
 
 const STOPPED: Pair = Pair { value: 0, executed: FAILED };
 
-/// Calls a helper or kfunc for the code. `Vm::executed` is up to date during the call, and the call
-/// may advance it.
+/// Calls a helper or kfunc for machine code. `Vm::executed` is up to date during the call, and the
+/// call may advance it.
 ///
 /// # Safety
 /// The caller guarantees what `outside` requires.
@@ -334,7 +334,8 @@ fn code_of(ctx: &Ctx) -> &Code {
     unsafe { &*ctx.code }
 }
 
-/// Performs an access that the code's check refused, if it is valid.
+/// Performs an access that the code's own check refused. If the access is invalid, the program
+/// stops with its fault.
 unsafe extern "C" fn access<H: Host>(ctx: *mut Ctx) {
     let work = |h: &mut H, ctx: &Ctx| {
         let RefusedAccess { addr, slot, value, r0, executed, .. } = ctx.refused;

@@ -24,7 +24,7 @@ use cranelift_codegen::ir::condcodes::{CondCode, IntCC};
 pub enum Known {
     /// An unsigned number, not below the first and not above the second.
     Number(u64, u64),
-    /// r10 plus an offset in bytes, from the first number to the second.
+    /// r10 plus an offset in bytes, not below the first number and not above the second.
     Frame(i32, i32),
     /// Probably an address in the frame: computed from r10 and an unknown value. It may be
     /// anything.
@@ -57,7 +57,7 @@ impl Known {
         Known::Number(value, value)
     }
 
-    /// Returns the range of a value that lies in one of two ranges.
+    /// Returns what is known of a value that lies in one of two ranges.
     pub fn join(self, other: Known) -> Known {
         match (self, other) {
             (Known::Number(a, b), Known::Number(c, d)) => Known::Number(a.min(c), b.max(d)),
@@ -70,8 +70,8 @@ impl Known {
         }
     }
 
-    /// Widens a range that has grown since `was`, as far as one of the sorted `stops`, so that the
-    /// analysis terminates.
+    /// Widens a range that has grown since `was`, so that the analysis terminates: an upper end
+    /// that has grown moves to the next of the sorted `stops`, a lower end to 0.
     pub fn widened(self, was: Known, stops: &[u64]) -> Known {
         let (Known::Number(low, high), Known::Number(old_low, old_high)) = (self, was) else {
             return self;
@@ -89,7 +89,8 @@ impl Known {
         }
     }
 
-    /// Returns the range as a number. A frame address may be any number.
+    /// Returns the least and the greatest number that the value may be. A frame address may be any
+    /// number.
     fn bounds(self) -> (u64, u64) {
         match self {
             Known::Number(low, high) => (low, high),
@@ -153,7 +154,7 @@ fn arithmetic(kind: BinaryOp, x: Known, y: Known, bits: u32) -> Known {
         }
         BinaryOp::Rsh if c == d => Some((a >> amount(c), b >> amount(c))),
         BinaryOp::Rsh => Some((0, b)),
-        // Division by zero gives zero.
+        // Division by zero gives zero, so a quotient may be 0 if the divisor may be.
         BinaryOp::Div => Some((if c == 0 { 0 } else { a / d }, b / c.max(1))),
         BinaryOp::Mod => Some((0, if c == 0 { b } else { b.min(d - 1) })),
         BinaryOp::Lsh | BinaryOp::Arsh | BinaryOp::SDiv | BinaryOp::SMod => None,
@@ -189,7 +190,7 @@ fn sum(kind: BinaryOp, x: Known, y: Known) -> Known {
 
 fn moved(from: i32, to: i32, by: Known, minus: bool) -> Known {
     let (low, high) = by.bounds();
-    // The number is a distance in bytes, which may be negative.
+    // The number that is added or subtracted is a distance in bytes, which may be negative.
     let (low, high) = (low as i64, high as i64);
     if low > high {
         return Known::LikelyFrame;
@@ -211,7 +212,7 @@ fn moved(from: i32, to: i32, by: Known, minus: bool) -> Known {
 pub fn compared(insn: &Insn, value: Known, taken: bool) -> Option<Known> {
     let (Some(test), ty) = condition(insn.op) else { return Some(value) };
     let Known::Number(low, high) = value else { return Some(value) };
-    // A 32-bit comparison says nothing about the upper half of a longer number.
+    // A 32-bit comparison says nothing about the upper half of a longer number, so the range stays.
     if !has_constant(insn.op) || ty == I32 && high > u64::from(u32::MAX) {
         return Some(value);
     }

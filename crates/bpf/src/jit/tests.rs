@@ -44,7 +44,8 @@ fn functions_are_compiled_when_they_are_entered() {
 
 #[test]
 fn functions_are_compiled_once_they_are_warm() {
-    // The program executes 84 instructions per run, in 9 slots.
+    // A run executes 84 instructions. `main` has 9 slots, so the JIT compiles it after 9 * 20
+    // interpreted instructions, which the first run does not reach.
     let limits = Limits { compile_after: 20, ..Limits::default() };
     let (mut h, instance) = sharing(&CodeCache::default(), limits);
     let mut seen = Vec::new();
@@ -52,8 +53,8 @@ fn functions_are_compiled_once_they_are_warm() {
         assert_eq!(h.run(instance, "main", [0; 5]), Ok(110));
         seen.push(compiled(&h, instance));
     }
-    // While the interpreter runs main, the instructions of the function that main calls count for
-    // main. Instructions count for that function only once main is compiled, so the test does not
+    // While the interpreter runs `main`, the instructions of `twice`, which `main` calls, count for
+    // `main`. Instructions count for `twice` only once `main` is compiled, so the test does not
     // expect the JIT to have compiled both.
     assert_eq!((seen[0], seen[4] >= 1), (0, true), "{seen:?}");
 }
@@ -99,8 +100,8 @@ fn what_is_refused_is_interpreted_and_named() {
     assert_eq!(compiled(&h, instance), 0);
 }
 
-/// A kfunc that machine code calls panics. The panic must not unwind through compiled frames, which
-/// would end the process.
+/// A kfunc that machine code calls panics. The panic must reach the caller of the program, but must
+/// not unwind through compiled frames, which would end the process.
 #[test]
 fn a_panic_of_the_host_goes_through() {
     let (mut h, instance) = host("func main:\ncall inner\nexit\nfunc inner:\ncall $7\nexit");
@@ -133,7 +134,8 @@ fn frames_below_are_known_without_recursion() {
     assert_eq!(counts(circle), None);
 }
 
-/// Only aarch64 needs this system call. Linux has it on x86-64 too, so the test runs on both.
+/// Only aarch64 needs the system call `membarrier`. Linux has it on x86-64 too, so the test runs on
+/// both.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_kernel_synchronizes_cpus() {

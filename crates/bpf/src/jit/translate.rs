@@ -41,9 +41,10 @@ pub struct Input<'a> {
     /// Live registers before each slot of the function.
     pub live: &'a [RegSet],
     pub call_conv: CallConv,
-    /// Memory at fixed addresses that needs no check.
+    /// Values of array maps, at fixed addresses. Accesses to them need no check.
     pub data: &'a [Data],
-    /// Whether calls need no check of the call depth.
+    /// Whether calls need no check of the call depth, because a check on entry into the code
+    /// suffices.
     pub bounded: bool,
     /// Whether no function calls this one by number. Its frame is then always the one in which the
     /// code was entered.
@@ -115,7 +116,7 @@ impl<'a, 'b> Translator<'a, 'b> {
         let slots = &input.code[input.func.start as usize..][..input.func.len as usize];
         let accesses = slots.iter().filter(|insn| access_size(insn.op).is_some()).count();
         // With several accesses and no loop, load `base` once at the start, because each access
-        // would otherwise load it again. In a loop the register is worth more, and the compiler
+        // would otherwise load it again. In a loop a free register is worth more, and the compiler
         // hoists the load out of the loop anyway.
         let at_once = accesses > 1 && !facts.loops(input.func);
         let when = if at_once { flags().with_readonly() } else { stable };
@@ -270,13 +271,13 @@ impl<'a, 'b> Translator<'a, 'b> {
         self.b.ins().iconst(I64, value as i64)
     }
 
-    /// Returns the count including the pending instructions, which stay pending.
+    /// Returns the instruction count including the pending instructions, which stay pending.
     pub fn executed(&mut self) -> Value {
         let executed = self.b.use_var(self.executed);
         if self.pending == 0 { executed } else { self.b.ins().iadd_imm_s(executed, self.pending) }
     }
 
-    /// Adds the pending instructions to the count.
+    /// Adds the pending instructions to the instruction count.
     fn settle(&mut self) -> Value {
         let executed = self.executed();
         self.b.def_var(self.executed, executed);
@@ -383,7 +384,8 @@ impl<'a, 'b> Translator<'a, 'b> {
         self.enter(on);
     }
 
-    /// Stops the program here: the live registers go to the context. No block is open afterwards.
+    /// Emits code that stops the program here and stores the live registers in the context. No
+    /// block is open afterwards.
     pub fn fail(&mut self, pc: u32) {
         self.store_live(pc);
         let executed = self.executed();
@@ -399,9 +401,10 @@ impl<'a, 'b> Translator<'a, 'b> {
         }
     }
 
-    /// Emits an access outside the code. The call preserves every register, so that the possibility
-    /// of a refused access costs nothing where none happens. Afterwards the context holds the
-    /// loaded value. The result is non-zero if the program was stopped.
+    /// Emits a call of `Calls::access`, which performs an access outside the code. The call
+    /// preserves every register, so that the possibility of a refused access costs nothing where
+    /// none happens. Afterwards the context holds the loaded value. The result is non-zero if the
+    /// program was stopped.
     pub fn access_outside(&mut self) -> Value {
         let signature = self.access_signature.unwrap_or_else(|| {
             let made = self.b.import_signature(access_signature());

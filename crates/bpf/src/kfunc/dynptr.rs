@@ -34,7 +34,7 @@ pub fn call(
     })
 }
 
-/// Narrows a dynptr to `start..end`.
+/// Models `bpf_dynptr_adjust`: narrows a dynptr to its bytes `start..end`.
 fn adjust(mem: &mut Memory, at: u64, ptr: Dynptr, start: u64, end: u64) -> Result<u64, Fault> {
     if ptr.data == 0 || start > end {
         return Ok(neg(EINVAL));

@@ -25,9 +25,11 @@ const ENTRY_BYTES: u64 = 128;
 pub(crate) struct Objects {
     /// Objects by address.
     live: BTreeMap<u64, Object>,
-    /// Nodes of each tree in order, by address of the root. No code iterates over this table.
+    /// Nodes of each tree in order, by address of the root. No code iterates over this hash map, so
+    /// nothing depends on its order.
     trees: FxHashMap<u64, Vec<u64>>,
-    /// Nodes of each list, by address of the head. No code iterates over this table.
+    /// Nodes of each list, by address of the head. No code iterates over this hash map, so nothing
+    /// depends on its order.
     lists: FxHashMap<u64, VecDeque<u64>>,
     /// Root or head that owns each linked node, by the node's address.
     owners: FxHashMap<u64, u64>,
@@ -274,8 +276,8 @@ pub(super) fn list_remove(vm: &mut Vm, what: Builtin, head: u64, node: u64) -> u
     taken.unwrap_or(0)
 }
 
-/// Returns a list's first or last node (0 if there is none), or 1 or 0 for whether `node` is the
-/// first or last node or whether the list is empty.
+/// Returns a list's first or last node (0 if the list is empty), or answers with 1 or 0 whether
+/// `node` is the first node, whether `node` is the last node, or whether the list is empty.
 pub(super) fn list_look(vm: &mut Vm, what: Builtin, head: u64, node: u64) -> u64 {
     let objects = &vm.objects;
     let nodes = objects.lists.get(&head);

@@ -12,7 +12,8 @@ use crate::errno::*;
 use crate::mem::{ARENA_WINDOW, Memory, OutOfMemory, PAGE};
 
 /// Offset of page 0 in the window. Because of the offset, no address in the arena has a lower half
-/// of 0, which would be a NULL arena pointer. If the window has no room for it, the offset is 0.
+/// of 0, which would be a NULL arena pointer. If the arena's pages leave no room for this offset in
+/// the window, the offset is 0.
 const START: u64 = 16 << 20;
 
 pub struct Arena {

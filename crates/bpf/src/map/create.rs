@@ -119,7 +119,8 @@ fn sorted(def: &MapDef) -> MapDef {
     def
 }
 
-/// Returns whether a field of this kind holds something that must be released.
+/// Returns whether a field of this kind holds something that must be released when the value goes
+/// away.
 fn needs_release(kind: SpecialKind) -> bool {
     matches!(
         kind,

@@ -178,7 +178,7 @@ impl Hash {
         })
     }
 
-    /// Returns the key after this one in iteration order; the first key if this one is absent.
+    /// Returns the key after `key` in iteration order; the first key if `key` is None or absent.
     pub fn next_key(&self, mem: &Memory, key: Option<&[u8]>) -> Option<Vec<u8>> {
         let found = key.and_then(|key| self.find(mem, key));
         let at = found.map_or(self.first, |at| self.entries[at as usize].after);
@@ -271,9 +271,9 @@ impl Hash {
     }
 }
 
-/// Compares keys of equal length, word by word. `memcmp` reads ahead with masked vector loads,
-/// which take hundreds of nanoseconds if the next page was never touched, as behind a key at the
-/// end of a stack.
+/// Compares keys of equal length, word by word. This function does not use `memcmp`, which reads
+/// ahead with masked vector loads: they take hundreds of nanoseconds if the next page was never
+/// touched, as behind a key at the end of a stack.
 #[inline]
 fn same_key(a: &[u8], b: &[u8]) -> bool {
     let (mut x, mut y) = (a.chunks_exact(8), b.chunks_exact(8));

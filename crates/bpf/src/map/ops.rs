@@ -17,7 +17,7 @@ use crate::vm::Vm;
 /// Copies of a per-CPU value that an update writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cpus {
-    /// One CPU's copy: an update by a program, or by a user who names the CPU.
+    /// One CPU's copy: a program updates the value, or user space names the CPU.
     One(u32),
     /// All copies, from a buffer with one value of `stride` bytes per CPU.
     Each,
@@ -312,7 +312,7 @@ impl Map {
     }
 }
 
-/// Returns the index that an array's key stands for.
+/// Returns the index that an array's key stands for; None if the key does not have 4 bytes.
 #[inline]
 fn key_index(key: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(key.try_into().ok()?))

@@ -7,7 +7,7 @@
 use super::{Map, MapId, MapKind};
 use crate::mem::{Memory, OutOfMemory, Perm};
 
-/// Bytes of a map's object in guest memory.
+/// Bytes of the object that stands for a map's `struct bpf_map` in guest memory.
 const OBJECT: u64 = 64;
 pub(super) const MAX_MAPS: usize = 1 << 16;
 
@@ -60,7 +60,8 @@ impl MapTable {
         self.maps.iter().flatten()
     }
 
-    /// Returns the id of the next map and the address of its object, or None if the table is full.
+    /// Returns the id of the next map and the address of the object that stands for it, or None if
+    /// the table is full.
     pub(super) fn next(&self) -> Option<(MapId, u64)> {
         let at = self.maps.len();
         (at < MAX_MAPS).then(|| (MapId(at as u32), self.area + at as u64 * OBJECT))

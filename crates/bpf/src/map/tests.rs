@@ -294,7 +294,8 @@ fn ring_buffers_fill_and_drain() {
     let MapKind::Ringbuf(ring) = &mut maps.get_mut(id).expect("map").kind else { panic!("ring") };
     assert_eq!(ring.reserve(ctx.mem, 4096), 0, "never fits with its header");
     for round in 0..50u64 {
-        // Four records of 1000 bytes fit in 4096; a fifth would reach the consumer.
+        // Four records of 1000 bytes fit into the ring of 4096 bytes. The fifth does not, so its
+        // reservation must fail.
         let records: Vec<u64> = (0..5).map(|_| ring.reserve(ctx.mem, 1000)).collect();
         assert!(
             records[..4].iter().all(|&at| at != 0) && records[4] == 0,

@@ -5,7 +5,7 @@
 //! Owns: buffer sizes and errnos of the syscall's map commands. Does not: model file descriptors.
 //!
 //! After an operation that may drop a reference or a timer, the caller calls `vm::release_dropped`.
-//! The next invocation of a program calls it as well.
+//! The next invocation of a program makes the same call.
 
 use super::ops::Cpus;
 use super::value::Source;
@@ -137,7 +137,8 @@ impl Vm {
         map.delete(&mut ctx, key)
     }
 
-    /// Returns the key after this one; the first key for None or an unknown key; ENOENT at the end.
+    /// Returns the key after `key`; the first key if `key` is None or absent; ENOENT after the last
+    /// key.
     pub fn map_next_key(&self, id: MapId, key: Option<&[u8]>) -> MapResult<Vec<u8>> {
         let map = self.maps.get(id).ok_or(EBADF)?;
         match &map.kind {
@@ -231,7 +232,7 @@ impl Vm {
         Ok(())
     }
 
-    /// Sets a target of tail calls.
+    /// Puts a function into a PROG_ARRAY, as the target of tail calls with this index.
     pub fn prog_array_set(&mut self, id: MapId, index: u32, func: FuncId) -> MapResult<()> {
         let map = self.changeable_map(id)?;
         let MapKind::Progs(progs) = &mut map.kind else {

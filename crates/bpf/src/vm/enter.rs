@@ -2,7 +2,8 @@
 //! Entry into programs: calls by the kernel, callbacks of helpers, timers; and the clean-up around
 //! them.
 //!
-//! Owns: nesting, the limit of the outermost invocation, the rule that no lock outlives it.
+//! Owns: nesting, the limit of the outermost invocation, the rule that no lock outlives that
+//! invocation.
 //! Does not: execute (see `interp.rs`).
 
 use super::interp::MAX_FRAMES;
@@ -157,7 +158,8 @@ impl Vm {
     fn storage_owner_gone_in(&mut self, id: MapId, kind: Storage, owner: u64) {
         let (maps, mut ctx) = self.split_maps();
         if let Some(map) = maps.get_mut(id).filter(|map| map.storage_kind() == Some(kind)) {
-            // The deletion fails if the owner has no value in this map, as is usual.
+            // The deletion fails if the owner has no value in this map. This is usual, so the error
+            // is dropped.
             let _absent = map.storage_delete(&mut ctx, owner);
         }
     }
@@ -222,7 +224,8 @@ fn release_locks<H: Host>(h: &mut H, result: Result<u64, Fault>) -> Result<u64, 
         return result;
     };
     while let Some(addr) = h.vm().locks.pop() {
-        // The write may fail, because the program may have freed the memory meanwhile.
+        // The write may fail, because the program may have freed the memory of the lock. The lock
+        // counts as released even so.
         let _gone = h.vm().mem.write(addr, 0u32);
         h.unlock(addr);
     }

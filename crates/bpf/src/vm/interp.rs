@@ -156,7 +156,8 @@ pub(crate) fn run<H: Host>(
             }
         }};
     }
-    // Reads, modifies and writes memory. The result is the old value.
+    // Carries out an atomic operation: reads, modifies and writes memory. The result is the old
+    // value.
     macro_rules! atomic {
         ($i:expr, $t:ty, |$old:ident, $arg:ident| $new:expr) => {{
             let addr = dst!($i).wrapping_add($i.off as u64);
@@ -486,7 +487,7 @@ pub(crate) fn run<H: Host>(
     Err(locate(h, instance, fault, &pcs, |reg| regs[reg]))
 }
 
-/// Adds the frames of one entry into an engine to a fault. `pcs` are the slots of the frames,
+/// Adds to a fault the frames of one entry into an engine. `pcs` are the slots of the frames,
 /// innermost first. If the fault has no frame yet, `regs` supplies the live registers of the
 /// innermost frame.
 #[cold]
@@ -548,7 +549,8 @@ pub(crate) fn load_slow<H: Host>(
     arena_base: u64,
 ) -> Result<u64, Fault> {
     let mem = &h.vm().mem;
-    // A probed pointer is a kernel pointer, never the lower half of an arena pointer.
+    // A probed pointer is a kernel pointer, so it is not completed as the lower half of an arena
+    // pointer would be.
     let addr = if probe { addr } else { arena_low(addr, arena_base) };
     let mut bytes = [0; 8];
     match mem.bytes(addr, size.into()) {

@@ -131,7 +131,7 @@ impl Vm {
         self.contexts.set_calling(ptr::null());
     }
 
-    /// Records the slot of the call that a frame of the running level waits for.
+    /// Records the slot of the call that a frame of the running stack level waits for.
     #[inline]
     pub(crate) fn record_pending_call(&mut self, depth: u32, pc: u32) {
         let at = self.stacks.frame_pointer(depth) + CALL_SLOT_OFFSET;
@@ -139,7 +139,7 @@ impl Vm {
     }
 }
 
-/// Describes a slot of an instance.
+/// Describes the place of a slot of an instance, as a frame of a backtrace.
 pub(super) fn place(instance: &Instance, pc: u32) -> BacktraceFrame {
     let image = &instance.image;
     let func = image.func_at(pc).unwrap_or(FuncId(0));

@@ -104,7 +104,7 @@ impl Vm {
         found.is_some_and(|found| self.contexts.outermost().set_up(found, &place))
     }
 
-    /// Describes frame `depth` of the running level; None if `depth` is beyond the limit.
+    /// Describes frame `depth` of the running stack level; None if `depth` is beyond the limit.
     fn place(&self, depth: u32) -> Option<EntryFrame> {
         let max_depth = self.stacks.max_depth();
         let frames = max_depth.checked_sub(depth).filter(|frames| *frames > 0)?;
@@ -131,8 +131,8 @@ fn begin<H: Host>(
     let Some(found) = vm.instance(instance) else {
         return Err(missing(format!("no instance {}", instance.0)));
     };
-    // A helper may call back a function without loops very often, and no instruction of such a
-    // function checks the limit.
+    // Check the limit here: a helper may call back a function without loops very often, and no
+    // instruction of such a function checks the limit.
     if vm.executed >= vm.deadline {
         return Err(Fault::new(FaultKind::InsnLimit { limit: vm.limits.insns_per_call }));
     }
@@ -161,7 +161,7 @@ fn begin<H: Host>(
     result
 }
 
-/// A fault for a missing instance or function: a mistake of the host.
+/// Returns the fault for a missing instance or function, which is a mistake of the host.
 #[cold]
 pub(crate) fn missing(what: String) -> Fault {
     Fault::new(FaultKind::Other(what))

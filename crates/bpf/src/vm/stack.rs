@@ -28,13 +28,13 @@ const _: () =
 pub struct Stacks {
     /// Nesting levels in use; 0 when nothing runs.
     pub level: u32,
-    /// End of the frames of the running level, where its scratch page begins. While nothing runs,
-    /// the field holds the value of the first level, so that most invocations need not change the
-    /// field.
+    /// End of the frames of the running level, where the level's scratch page begins. While nothing
+    /// runs, the field already holds the end for the first level, so that most invocations need not
+    /// change the field.
     top: u64,
     stride: u64,
     max_level: u32,
-    /// Largest number of frames of a level.
+    /// Largest number of frames of a stack level.
     max_depth: u32,
 }
 
@@ -110,8 +110,8 @@ impl Stacks {
         self.top.wrapping_sub(u64::from(depth) * FRAME)
     }
 
-    /// Returns the address of the page above the frames of the running level: program arguments,
-    /// then scratch space for callbacks.
+    /// Returns the address of the page above the frames of the running level, which holds program
+    /// arguments, then scratch space for callbacks.
     #[inline]
     pub fn scratch(&self) -> u64 {
         debug_assert!(self.level > 0);

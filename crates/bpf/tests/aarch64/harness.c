@@ -370,7 +370,7 @@ static struct pair func_reg(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64
 
 static const struct calls calls = { helper, kfunc, kfunc4, func, func_reg, access };
 
-/* Adds the frames of one entry into the code to a fault. The innermost entry sets the registers. */
+/* Adds to a fault the frames of one entry into the code. The innermost entry sets the registers. */
 static void left(struct ctx *ctx)
 {
 	if (!fault)

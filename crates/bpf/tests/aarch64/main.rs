@@ -58,7 +58,8 @@ impl Words {
 fn code_for_aarch64_does_what_the_interpreter_does() {
     let oracle = oracle();
     let all = 0..=Op::Exit as u8;
-    // `Pad` is never executed, and a program with `TailCall` is never compiled.
+    // No case has `Pad`, which is never executed, or `TailCall`, because a program with it is never
+    // compiled.
     let left_out = [Op::Pad as u8, Op::TailCall as u8];
     let missing: Vec<u8> =
         all.filter(|op| !oracle.ops.contains(op) && !left_out.contains(op)).collect();
@@ -71,7 +72,7 @@ fn code_for_aarch64_does_what_the_interpreter_does() {
     let output = Command::new("qemu-aarch64").arg(&harness).arg(&cases).output();
     let output = output.expect("qemu-aarch64 (package qemu-user; `make setup` installs it)");
     let said = String::from_utf8_lossy(&output.stdout);
-    // On failure both files stay for debugging.
+    // On failure the harness and the file of cases stay for debugging.
     assert!(output.status.success(), "{} {}: {said}", harness.display(), cases.display());
     fs::remove_file(&cases).expect("the file of cases");
     fs::remove_file(&harness).expect("the harness");

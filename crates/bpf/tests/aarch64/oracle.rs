@@ -35,8 +35,8 @@ const CPU: u32 = 1;
 const FRAME: u64 = 512;
 const PAGES: u64 = 2;
 const ARENA_PAGES: u32 = 4;
-/// The harness compares this many pages before the page of each address that a program gets, and
-/// this many pages from that page on, as far as they are mapped.
+/// The pages that the harness compares: for each address that a program gets, this many pages
+/// before the page of the address, and this many from that page on, as far as they are mapped.
 const NEAR: u64 = 4;
 /// Helpers that return the same value each time. `without_helpers` turns calls of other helpers
 /// into calls of kernel functions.
@@ -82,7 +82,8 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Adds a program with its runs, one after the other in the same memory.
+    /// Adds a program with its runs, which the harness makes one after the other in the same
+    /// memory.
     pub fn case(&mut self, name: &str, mut program: Program, env: Environment, runs: &[[Arg; 5]]) {
         without_helpers(&mut program);
         let code = decode(&program.raw, &program.funcs, &program.probe);
@@ -103,8 +104,8 @@ impl Oracle {
     /// that a program gets. In the harness, an access to any other page is a fault. If the access
     /// is no fault in the interpreter, the results differ and the test fails.
     fn listed(scene: &TestHost, env: Environment) -> Vec<u64> {
-        // The guard page above the frames. No program reaches this page, but the code records in it
-        // which call each frame waits for.
+        // The harness also compares the guard page above the frames. No program reaches this page,
+        // but the code records in it which call each frame waits for.
         let guard = scene.frames + PAGE;
         if env.frames_only {
             return vec![scene.frames - PAGE, guard];

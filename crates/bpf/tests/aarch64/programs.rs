@@ -72,12 +72,12 @@ fn program(raw: &[RawInsn]) -> Program {
     Program { raw: raw.to_vec(), funcs: vec![func], probe: vec![false; raw.len()] }
 }
 
-/// Runs with each edge value as r1.
+/// Returns one run for each edge value of arithmetic, which is the argument r1.
 fn ones() -> Vec<[Arg; 5]> {
     EDGES.iter().map(|a| [Value(*a), NONE, NONE, NONE, NONE]).collect()
 }
 
-/// Runs with each pair of edge values as r1 and r2.
+/// Returns one run for each pair of edge values of arithmetic, which are the arguments r1 and r2.
 fn pairs() -> Vec<[Arg; 5]> {
     let pair = |a: &u64| EDGES.map(|b| [Value(*a), Value(b), NONE, NONE, NONE]);
     EDGES.iter().flat_map(pair).collect()
@@ -94,7 +94,8 @@ fn arithmetic(oracle: &mut Oracle, class: u8) {
         oracle.case(&name, program(&by_reg), REGISTERS_ONLY, &pairs());
         for imm in CONSTANTS {
             let width = if class == 7 { 64 } else { 32 };
-            // The kernel's verifier refuses a shift by a constant outside 0 to `width` - 1.
+            // The kernel's verifier refuses a shift by a constant outside 0 to `width` - 1, so no
+            // case has one.
             if shifts.contains(&kind) && !(0..width).contains(&imm) {
                 continue;
             }
@@ -184,7 +185,8 @@ fn atomics(oracle: &mut Oracle) {
     for (code, size) in [(0x00, 4), (0x18, 8)] {
         for kind in [0x00, 0x40, 0x50, 0xa0, 0x01, 0x41, 0x51, 0xa1, 0xe1, 0xf1] {
             for (base, off) in PLACES {
-                // r4 is the value in memory, r2 the operand, r3 the value to compare with.
+                // r4 is stored to the memory first; then r2 is the operand, and r3 the value to
+                // compare with.
                 let raw = [
                     insn(0x60 | 0x18 | 3, base, 4, off & !7, 0),
                     insn(MOV64_X, 0, 3, 0, 0),
@@ -199,7 +201,7 @@ fn atomics(oracle: &mut Oracle) {
     }
 }
 
-/// Calls, limits, and faults of each kind.
+/// Names and texts of programs with calls, with loops, or that reach a limit or fault.
 const TEXTS: [(&str, &str); 12] = [
     (
         "five arguments",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Checks on figures: bounds of a variant's value, or of its ratio to another variant's value of
-//! the same seed.
+//! Checks on figures. A check bounds the value of a metric in the runs of one of a claim's commands
+//! (a variant), or the ratio of this value to another variant's value under the same seed.
 
 use indexmap::IndexMap;
 use scxlab_lab::metric;
@@ -74,7 +74,8 @@ impl Check {
         reading.unit(&self.quantity())
     }
 
-    /// Returns the violations, with the variants' names.
+    /// Returns the violations of the check on one machine, each with the variant's name and the
+    /// seed.
     pub fn broken(&self, columns: &IndexMap<&str, &Reading>) -> Vec<String> {
         if self.is_shown_only() {
             return Vec::new();
@@ -112,7 +113,7 @@ impl Check {
         Some(format!("{head} is {value}{than}; checked: {}", self.bound()))
     }
 
-    /// Returns the heading of the column.
+    /// Returns the heading of the check's column in the claim's table.
     pub fn head(&self) -> String {
         let quantity = self.quantity();
         if let Some(group) = quantity.cgroup.or(quantity.task) {

@@ -69,7 +69,7 @@ impl Claim {
         files.filter(missing).map(str::to_owned).next()
     }
 
-    /// Returns each machine with the readings of its variants.
+    /// Returns each machine with the results of the variants on it.
     fn by_machine<'a>(
         &'a self,
         readings: &'a [Reading],

@@ -60,7 +60,7 @@ fn claims() -> BTreeMap<String, Claim> {
 }
 
 /// Runs the commands of all claims, with as many processes at a time as there are CPUs. Returns the
-/// readings in the order of `claims`.
+/// results of each claim's commands, in the order of `claims`.
 fn readings(claims: &[(&String, &Claim)]) -> Vec<Vec<Reading>> {
     let jobs: Vec<(usize, Vec<String>)> = claims
         .iter()

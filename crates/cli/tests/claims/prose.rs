@@ -43,7 +43,7 @@ fn figures_in_prose_have_a_source() {
     assert!(faults.is_empty(), "{}\n{hint}", faults.join("\n"));
 }
 
-/// A line of the list: `page | words that contain the figure | source of the figure`.
+/// A line of `elsewhere.txt`: `page | words that contain the figure | source of the figure`.
 struct Source<'a> {
     page: &'a str,
     words: &'a str,

@@ -38,7 +38,7 @@ fn a_run_is_made_again_from_its_folder_alone() {
     let (before, after) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     made(before.path());
     // The results folder moves to another place and gets another name, so the repeated command can
-    // read nothing else.
+    // read no file outside it.
     fs::rename(before.path().join("first"), after.path().join("kept")).unwrap();
     let again = |args: &[&str]| {
         let mut all = vec!["run", "--again", "kept"];
@@ -94,7 +94,8 @@ fn results_with_the_old_name_of_a_field_are_the_same() {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// A run that was interrupted has no result to compare; the runs after it keep their places.
+/// A run that was interrupted has no result to compare, and is left out. The two runs after it are
+/// still compared with the stored runs of the same seeds.
 #[test]
 fn interrupted_runs_are_not_compared() {
     let folder = tempfile::tempdir().unwrap();

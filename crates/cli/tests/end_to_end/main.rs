@@ -266,7 +266,7 @@ fn a_trace_shows_what_its_page_promises() {
         assert!(!operations.iter().any(|name| name.contains("unknown")), "{operations:?}");
         let mut instants = vec!["insert", "move"];
         // `vtime` kicks only if a waking task finds no idle CPU and a CPU becomes idle a moment
-        // later.
+        // later, so only the trace of `fair` must have kicks.
         instants.extend((scheduler == "fair").then_some("kick"));
         for name in instants {
             let mut drawn = seen.named(Type::TYPE_INSTANT, name).peekable();
@@ -441,7 +441,8 @@ fn what_a_scheduler_counts_is_in_its_results() {
     check_schema(&results);
     let runs = results["runs"].as_array().unwrap();
     // Each waking task finds an idle CPU. With `tickle=new`, the scheduler then kicks ("tickles")
-    // only idle CPUs; with `tickle=old`, it may also kick a busy CPU.
+    // only idle CPUs; with `tickle=old`, it may also kick a busy CPU. So only `tickle=old` must
+    // count preemptions.
     let preempted =
         |run: &Value| run["metrics"]["sched.tickle_preempt"]["value"].as_f64().expect("counted");
     assert!(preempted(&runs[0]) >= 1.0 && preempted(&runs[1]) == 0.0, "{runs:?}");

@@ -197,7 +197,7 @@ fn adds_up(run: &Value, read: &Read, at: &str) {
 }
 
 /// Two pairs of tasks wake each other as often as they can, which gives more events than fit into
-/// the trace buffer.
+/// the trace buffer. The results, the trace and the report must give the number of lost events.
 #[test]
 fn events_that_find_no_room_are_counted_and_said() {
     let Some(bench) = Bench::new() else { return };
@@ -227,7 +227,8 @@ ops = [{ loop = { ops = [{ read = { pipe = "there-{i}", bytes = 4 } }, { write =
     assert!(lost > 0, "{}", run["trace"]);
     let read = read(Path::new(&file));
     assert_eq!(read.lost.iter().sum::<u64>(), lost);
-    // The recorded events are consistent, and end early.
+    // The recorded events must be consistent. They end before the run does, when the buffer is
+    // full.
     assert_eq!(read.broken, Vec::<String>::new());
     assert!(read.last_ns < 2_000_000_000, "{}", read.last_ns);
     let events = run["trace"]["events"].as_u64().unwrap();

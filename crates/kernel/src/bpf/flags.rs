@@ -105,7 +105,7 @@ pub mod ops {
     pub const ALL: u64 = 511;
 }
 
-/// `p->scx.flags`
+/// Flags in `p->scx.flags` (`enum scx_ent_flags`)
 pub mod ent {
     pub const QUEUED: u32 = 1 << 0;
     pub const IN_CUSTODY: u32 = 1 << 1;
@@ -128,7 +128,7 @@ pub mod ecode {
 
 /// `enum scx_exit_flags`
 pub mod exit {
-    /// `ops.init` returned 0.
+    /// Exit flag: `ops.init` returned 0 before the scheduler exited.
     pub const INITIALIZED: u64 = 1;
 }
 
@@ -157,7 +157,7 @@ pub mod limit {
 pub mod pf {
     pub const IDLE: u32 = 0x0000_0002;
     pub const EXITING: u32 = 0x0000_0004;
-    /// The task has not called execve since it was forked.
+    /// Task flag: the task has not called execve since it was forked.
     pub const FORKNOEXEC: u32 = 0x0000_0040;
     pub const KTHREAD: u32 = 0x0020_0000;
 }

@@ -43,8 +43,8 @@ mod tests {
             let time = InsnTime::new(insn_ps);
             let truth = |insns: u64| u128::from(insns) * u128::from(insn_ps) / 1000;
             let around = (0..45).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1]);
-            // A rounding error would show at the numbers of instructions that take a whole number
-            // of nanoseconds, or almost so.
+            // A rounding error would show at numbers of instructions that take a whole number of
+            // nanoseconds, or almost so. The test therefore tries such numbers.
             let ends = (1..2000u64).map(|ns| (ns << 30) * 1000 / insn_ps.max(1));
             for insns in (0..5000).chain(around).chain(ends) {
                 assert_eq!(u128::from(time.of(insns)), truth(insns), "{insns} of {insn_ps} ps");

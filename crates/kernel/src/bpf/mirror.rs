@@ -7,8 +7,9 @@
 //! guest memory alone.
 //! Does not: decide or charge anything.
 //!
-//! A task's slot holds its `task_struct` and its `struct pid`. The slot of a thread group's leader
-//! also holds the data that the group shares, and is kept until the last thread is gone.
+//! A task's slot in guest memory holds its `task_struct` and its `struct pid`. The slot of a thread
+//! group's leader also holds the data that the group shares, and is kept until the group's last
+//! thread is gone.
 
 use crate::bpf::abi;
 use crate::bpf::flags::pf;
@@ -21,19 +22,20 @@ use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::Ordering;
 
-// Offsets of the parts of a task's slot, bytes.
+// Offsets of the parts of a task's slot in guest memory, bytes.
 const PID: u64 = size_of::<abi::task_struct>().next_multiple_of(8) as u64;
 const MM: u64 = PID + size_of::<abi::pid>() as u64;
 const SIGNAL: u64 = MM + size_of::<abi::mm_struct>() as u64;
 const _: () = assert!(SIGNAL + size_of::<abi::signal_struct>() as u64 <= SLOT_BYTES);
 
-/// Offsets of the `struct list_head`s (two addresses each) that link a group's threads, bytes.
+/// Offsets of the `struct list_head`s (two addresses each) that link a thread group's threads,
+/// bytes.
 const THREAD_NODE: u64 = offset_of!(abi::task_struct, thread_node) as u64;
 const THREAD_HEAD: u64 = offset_of!(abi::signal_struct, thread_head) as u64;
 
 /// `PROC_PID_INIT_INO`: inode number of the only pid namespace.
 const PID_NS_INUM: u32 = 0xeffffffc;
-/// `NUMA_NO_NODE`
+/// `NUMA_NO_NODE`: no NUMA node.
 const NO_NODE: i32 = -1;
 /// Bytes reserved for a `struct sched_class`. Only the address of the struct has a meaning.
 const CLASS_BYTES: u64 = 64;
@@ -77,12 +79,12 @@ impl SharedGuestStructs {
     }
 }
 
-/// Returns the kernel's name of a class.
+/// Returns the kernel's name of a scheduling class.
 pub(crate) fn class_name(class: Class) -> &'static str {
     CLASSES[class as usize].1
 }
 
-/// Writes a task's identity, policy and affinity.
+/// Writes a task's pids, name, flags, policy, priorities and affinity to its `task_struct`.
 pub(crate) fn identity(mem: &mut Memory, task: &Task) {
     let ts: &mut abi::task_struct = mem.host_mut(task.addr);
     ts.pid = task.pid as i32;
@@ -115,7 +117,7 @@ pub(crate) fn identity(mem: &mut Memory, task: &Task) {
     }
 }
 
-/// `p->__state`. Every sleep is interruptible.
+/// Writes `p->__state`. Every sleep is interruptible (TASK_INTERRUPTIBLE).
 #[inline(always)]
 pub(crate) fn state(guest: &mut abi::task_struct, state: TaskState) {
     guest.__state = match state {
@@ -210,7 +212,7 @@ impl Kernel {
         self.join_group(id, addr, init);
     }
 
-    /// Writes the task's parent and thread group.
+    /// Writes the pointers to the task's parent and thread group in its `task_struct`.
     pub(crate) fn mirror_family(&mut self, id: TaskId, parent: TaskId, leader: TaskId) {
         let (parent, leader_addr) = (self.tasks[parent].addr, self.tasks[leader].addr);
         if leader != id {
@@ -221,7 +223,7 @@ impl Kernel {
         self.join_group(id, leader_addr, parent);
     }
 
-    /// Appends the task to the group's list of threads. A leader starts the list.
+    /// Appends the task to its thread group's list of threads. The group's leader starts the list.
     fn join_group(&mut self, id: TaskId, leader: u64, parent: u64) {
         let addr = self.tasks[id].addr;
         let user = !self.tasks[id].kthread && !self.tasks[id].is_idle_task();
@@ -247,8 +249,8 @@ impl Kernel {
         ts.mm = if user { leader + MM } else { 0 };
     }
 
-    /// Removes the task from the group's list of threads (`__exit_signal()`). The links in the task
-    /// itself do not change.
+    /// Removes the task from its thread group's list of threads (`__exit_signal()`). The links in
+    /// the task's own `task_struct` do not change.
     pub(crate) fn leave_group(&mut self, id: TaskId) {
         let ts: &abi::task_struct = self.vm.mem.host_ref(self.tasks[id].addr);
         let (prev, next, signal) = (ts.thread_node.prev, ts.thread_node.next, ts.signal);
@@ -265,7 +267,7 @@ impl Kernel {
         (ts.cgroups, ts.sched_task_group) = (set, group);
     }
 
-    /// Writes the CPU that `task_cpu()` reads.
+    /// Writes the task's CPU to the field that `task_cpu()` reads.
     pub(crate) fn mirror_cpu(&mut self, task: TaskId) {
         let cpu = self.tasks[task].cpu;
         self.task_struct(task).thread_info.cpu = cpu.0;

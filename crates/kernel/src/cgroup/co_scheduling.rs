@@ -3,8 +3,8 @@
 //!
 //! Owns: the number of a cgroup's own tasks that wait and that run, and the time in which all of
 //! them ran at once.
-//! Does not: count tasks of descendant cgroups. Times are taken from the clocks of the CPUs that
-//! make the changes.
+//! Does not: count tasks of descendant cgroups. The time at which a task begins to wait, to run or
+//! to sleep is taken from the clock of the CPU on which the kernel makes this change.
 
 use crate::cgroup::CgroupTable;
 use crate::kernel::Kernel;
@@ -35,13 +35,14 @@ pub struct CoschedTime {
 }
 
 impl CoschedTime {
-    /// Accounts the time up to `at`.
+    /// Accounts the time since the last call, up to `at`: adds it to `some_ns` and `all_ns` if the
+    /// tasks were in the states that these count.
     #[inline]
     pub fn settle(&mut self, at: Nanos, nr_cpus: u32) {
         let Some(time) = at.checked_sub(self.since) else { return };
         self.since = at;
         let [waits, runs, _] = self.tasks;
-        // The time does not count if no task runs, or if only one task is runnable.
+        // This time does not count if no task of the cgroup runs, or if only one is runnable.
         if runs == 0 || waits + runs < 2 {
             return;
         }

@@ -53,7 +53,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// `handle_hotplug()`
+    /// `handle_hotplug()`: calls `ops.cpu_online` or `ops.cpu_offline`. A scheduler that lacks the
+    /// operation exits.
     fn hotplug_notify(&mut self, cpu: CpuId, online: bool) {
         self.ext.hotplug_seq += 1;
         if self.ext.root.is_none() {

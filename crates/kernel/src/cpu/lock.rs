@@ -55,7 +55,7 @@ impl Lock {
     }
 }
 
-/// Names a lock of the kernel for `Kernel::lock`.
+/// Name of a kernel lock, which tells `Kernel::lock` and `Kernel::unlock` which lock is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockId {
     Rq(CpuId),
@@ -215,7 +215,8 @@ mod tests {
                 (state >> 33) % n
             };
             for event in 0..1_000u64 {
-                // Up to 16 CPUs whose clocks run up to 20 ns ahead of their events.
+                // 16 CPUs take the lock in turn. Their clocks run up to 20 ns ahead of their
+                // events.
                 let for_ns = 1 + draw(30);
                 hold(&mut lock, event as u32 % 16, 5 * event + draw(20), for_ns);
                 held += for_ns;

@@ -26,12 +26,12 @@ use scxlab_machine::prefetch::{prefetch, prefetch_first};
 /// CPUs. With 1,024 CPUs it saves a third of the run's time.
 pub(crate) const FROM_CPUS: usize = 128;
 
-/// Which events of the present event's lane the kernel prefetches for: 0 is the next event of the
-/// lane, 2 the third.
+/// Positions in the present event's lane of the two events for which the kernel prefetches: 0 is
+/// the next event of the lane, 2 the third.
 const NEAR: usize = 0;
 const FAR: usize = 2;
 
-/// Bytes at the start of a `task_struct` that the kernel writes at every switch.
+/// Bytes at the start of a `task_struct` that the kernel writes at every task switch.
 const HOT_TASK_STRUCT_BYTES: usize = 512;
 
 impl Kernel {
@@ -74,7 +74,7 @@ impl Kernel {
         }
     }
 
-    /// Prefetches a task that is next in a queue.
+    /// Prefetches the task that is now the first of a DSQ.
     #[inline]
     pub(crate) fn prefetch_next_task(&self, task: TaskId) {
         if self.prefetch_enabled {

@@ -74,7 +74,7 @@ impl Kernel {
         }
     }
 
-    /// Calls `ops.cgroup_prep_move`, which may refuse the move.
+    /// Calls `ops.cgroup_prep_move`, which may refuse a task's move to another cgroup.
     pub(crate) fn ext_cgroup_can_attach(
         &mut self,
         task: TaskId,
@@ -93,7 +93,7 @@ impl Kernel {
         Err(SysError::Invalid)
     }
 
-    /// Calls `ops.cgroup_move` after the task has moved.
+    /// Calls `ops.cgroup_move` after the task has moved to another cgroup.
     pub(crate) fn ext_cgroup_move(&mut self, task: TaskId, from: CgroupId, to: CgroupId) {
         if self.ext.cgroup_enabled && self.ext.has_op(Op::CgroupMove) {
             let cpu = self.tasks[task].cpu;

@@ -2,9 +2,9 @@
 //! The search of a CPU for its next task: local and global DSQs, `ops.dispatch`, and putting the
 //! previous task back.
 //!
-//! Owns: the pick. Models: kernel `dispatch_one()`, `scx_dispatch_sched()`, `finish_dispatch()`,
-//! `dispatch_to_local_dsq()`, `scx_consume_dispatch_q()`, `put_prev_task_scx()`,
-//! `do_pick_task_scx()`, 7.3.
+//! Owns: sched_ext's choice of a CPU's next task (the pick). Models: kernel `dispatch_one()`,
+//! `scx_dispatch_sched()`, `finish_dispatch()`, `dispatch_to_local_dsq()`,
+//! `scx_consume_dispatch_q()`, `put_prev_task_scx()`, `do_pick_task_scx()`, 7.3.
 
 use super::dsq::{DsqId, DsqKind};
 use super::entity::OpsState;
@@ -22,11 +22,12 @@ use scxlab_trace::event::Kind;
 pub enum PickResult {
     Task(TaskId),
     Nothing,
-    /// A higher class got a task meanwhile, so the pick must start again.
+    /// A task of a higher class arrived during the pick, so the kernel must start again with the
+    /// highest class.
     Retry,
 }
 
-/// Result of the search for a task.
+/// Result of the search for a CPU's next task: none, a task in the local DSQ, or the previous task.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SearchResult {
     Nothing,
@@ -35,7 +36,8 @@ enum SearchResult {
 }
 
 impl Kernel {
-    /// `do_pick_task_scx()`
+    /// `do_pick_task_scx()`: chooses the CPU's next task of sched_ext, which may be the previous
+    /// task again.
     #[inline(always)]
     pub(crate) fn ext_pick(&mut self, cpu: CpuId, prev: TaskId) -> PickResult {
         if !self.ext.enabled {
@@ -78,7 +80,8 @@ impl Kernel {
         }
     }
 
-    /// `dispatch_one()`
+    /// `dispatch_one()`: looks for a task to run: the previous task if it has slice left, then the
+    /// local DSQ, then the global DSQ and `ops.dispatch`.
     #[inline(always)]
     fn dispatch_one(&mut self, cpu: CpuId, prev: TaskId) -> SearchResult {
         self.ext.cpus[cpu].in_dispatch = true;
@@ -123,7 +126,8 @@ impl Kernel {
         t.ext.flags & ent::QUEUED != 0 && guest.scx.slice != 0
     }
 
-    /// `scx_dispatch_sched()`
+    /// `scx_dispatch_sched()`: looks for a task in the global DSQ, and then calls `ops.dispatch`.
+    /// In bypass it takes a task from the bypass DSQ instead of the call.
     #[inline(always)]
     fn dispatch_sched(&mut self, cpu: CpuId, prev: TaskId, prev_ext: bool) -> SearchResult {
         let global = self.global_dsq(cpu);
@@ -162,7 +166,7 @@ impl Kernel {
         SearchResult::Nothing
     }
 
-    /// `scx_flush_dispatch_buf()`
+    /// `scx_flush_dispatch_buf()`: carries out the insertions that `ops.dispatch` has buffered.
     #[inline(always)]
     pub(crate) fn flush_dispatch(&mut self, cpu: CpuId) {
         if !self.ext.cpus[cpu].dispatch.entries.is_empty() {
@@ -184,7 +188,8 @@ impl Kernel {
         }
     }
 
-    /// `finish_dispatch()`: skips a task that no longer waits in the scheduler, without an error.
+    /// `finish_dispatch()`: carries out one buffered insertion. Ignores it, without an error, if
+    /// the task no longer waits in the scheduler.
     fn finish_dispatch(&mut self, cpu: CpuId, entry: &BufferedInsert) {
         let task = entry.task;
         let waiting = self
@@ -217,7 +222,8 @@ impl Kernel {
         }
     }
 
-    /// `dispatch_to_local_dsq()`
+    /// `dispatch_to_local_dsq()`: inserts the task into the local DSQ of `dst`, or into a global
+    /// DSQ if the task cannot run on `dst`.
     pub(crate) fn dispatch_to_local(
         &mut self,
         rq: CpuId,
@@ -290,7 +296,8 @@ impl Kernel {
         self.tasks.migrating = None;
     }
 
-    /// `task_can_run_on_remote_rq()`
+    /// `task_can_run_on_remote_rq()`: returns whether the task may move to `cpu`. With `enforce`, a
+    /// CPU outside of the task's affinity is an error of the scheduler.
     pub(crate) fn can_run_remote(&mut self, task: TaskId, cpu: CpuId, enforce: bool) -> bool {
         let t = &self.tasks[task];
         if !t.allowed_on(cpu) {
@@ -372,7 +379,8 @@ impl Kernel {
         found
     }
 
-    /// `put_prev_task_scx()`
+    /// `put_prev_task_scx()`: charges the task that leaves the CPU, and queues it again if it is
+    /// still runnable.
     #[inline(always)]
     pub(crate) fn ext_put_prev(&mut self, cpu: CpuId, task: TaskId, next: Option<TaskId>) {
         self.ext_kick_sync(cpu);

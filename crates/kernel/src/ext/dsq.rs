@@ -14,7 +14,7 @@ use priq::Priq;
 use scxlab_machine::id::{CpuId, TaskId};
 use std::collections::VecDeque;
 
-/// Index of a queue in the table; never reused within a run.
+/// Index of a queue in the table of DSQs; never reused within a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DsqId(pub u32);
 
@@ -72,10 +72,10 @@ pub struct Dsq {
     base: u64,
 }
 
-/// Size in bytes of the first part of a `Dsq`, which a local queue needs at every switch.
+/// Size in bytes of the first part of a `Dsq`, which a local queue needs at every task switch.
 pub(crate) const HOT_DSQ_BYTES: usize = std::mem::offset_of!(Dsq, head_pos);
 
-/// Position at which a task is inserted.
+/// Position of a DSQ at which a task is inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsertAt {
     Tail,
@@ -169,7 +169,7 @@ impl Dsq {
         self.fifo.front().map(|e| e.2).or_else(|| self.priq.first())
     }
 
-    /// Iterates over the tasks in order.
+    /// Iterates over the tasks in the queue's order.
     pub fn iter(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.fifo.iter().map(|e| e.2).chain(self.priq.iter())
     }
@@ -271,7 +271,8 @@ impl DsqTable {
         DsqId(cpu.0)
     }
 
-    /// Returns the id for a trace. In a trace, a local queue has the id `SCX_DSQ_LOCAL_ON | cpu`.
+    /// Returns the id that a queue has in a trace. There a local queue has the id
+    /// `SCX_DSQ_LOCAL_ON | cpu`.
     #[inline]
     pub fn traced_id(&self, dsq: DsqId) -> u64 {
         match self.local_cpu(dsq) {

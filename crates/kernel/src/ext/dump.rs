@@ -2,7 +2,7 @@
 //! The debug dump of an ejected scheduler: the running and the waiting tasks of each CPU, and the
 //! scheduler's own text.
 //!
-//! Owns: the format of the text. Does not: decide when to dump (see `enable.rs`).
+//! Owns: the dump's format. Does not: decide when to dump (see `enable.rs`).
 //! Models: kernel `scx_dump_state()`, `scx_dump_cpu()`, `scx_dump_task()`, `scx_bpf_dump_bstr()`,
 //! 7.3. Differs: there are no kernel stacks. The program's frames follow the heading `Backtrace:`,
 //! and tasks have no backtrace.

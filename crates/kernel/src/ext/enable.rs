@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Loading and unloading of a scheduler.
 //!
-//! Owns: the order of the steps. Models: kernel `scx_root_enable_workfn()`, `scx_root_disable()`,
+//! Owns: the order of the steps of loading and of unloading. Models: kernel
+//! `scx_root_enable_workfn()`, `scx_root_disable()`, `scx_validate_ops()`, `bpf_scx_init_member()`,
+//! 7.3.
 //! `scx_validate_ops()`, `bpf_scx_init_member()`, 7.3.
 
 use super::exit::{ExitInfo, ExitKind};

@@ -123,7 +123,8 @@ impl Kernel {
         self.ext.root.as_ref().map_or(slice::DFL, |s| s.slice_dfl)
     }
 
-    /// `enqueue_task_scx()`
+    /// `enqueue_task_scx()`: calls `ops.runnable` and enqueues the task, unless it is queued
+    /// already.
     #[inline(always)]
     pub(crate) fn ext_enqueue(&mut self, cpu: CpuId, task: TaskId, core_flags: u64) {
         let t = &mut self.tasks[task];
@@ -154,7 +155,9 @@ impl Kernel {
         }
     }
 
-    /// `scx_do_enqueue_task()`: tries the paths of an enqueue in the kernel's order.
+    /// `scx_do_enqueue_task()`: finds out, with the kernel's checks in the kernel's order, whether
+    /// the task goes to a local, bypass or global DSQ, is dispatched directly, or is given to
+    /// `ops.enqueue`.
     pub(crate) fn ext_do_enqueue(
         &mut self,
         cpu: CpuId,
@@ -232,7 +235,8 @@ impl Kernel {
         true
     }
 
-    /// Inserts a task with a new default slice, for the paths that do not ask the scheduler.
+    /// Inserts a task with a new default slice, when the kernel queues it without asking the
+    /// scheduler.
     fn insert_refilled(&mut self, cpu: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
         self.refill_slice(task);
         self.clear_ddsp(task);
@@ -259,7 +263,8 @@ impl Kernel {
         self.cpus[cpu].online
     }
 
-    /// `mark_direct_dispatch()`
+    /// `mark_direct_dispatch()`: keeps an insertion by `ops.select_cpu` or `ops.enqueue` as the
+    /// task's verdict. It is an error of the scheduler to insert another task, or to insert twice.
     pub(crate) fn mark_direct_dispatch(
         &mut self,
         open: DirectSlot,
@@ -340,7 +345,7 @@ impl Kernel {
         }
     }
 
-    /// `dequeue_task_scx()`. Returns false, because the class never delays a dequeue.
+    /// `dequeue_task_scx()`. Returns false, because sched_ext never delays a dequeue.
     #[inline(always)]
     pub(crate) fn ext_dequeue(&mut self, cpu: CpuId, task: TaskId, core_flags: u64) -> bool {
         let mut flags = core_flags;
@@ -392,7 +397,8 @@ impl Kernel {
         }
     }
 
-    /// `set_task_runnable()`; also sets the flags `more`.
+    /// `set_task_runnable()`: appends the task to the list of runnable tasks. Also sets the flags
+    /// `more` in `p->scx.flags`.
     #[inline(always)]
     pub(crate) fn set_runnable(&mut self, task: TaskId, more: u32) {
         self.ext.runnable_count += 1;
@@ -406,7 +412,8 @@ impl Kernel {
         ts.scx.flags = t.ext.flags;
     }
 
-    /// `scx_set_task_slice()`
+    /// `scx_set_task_slice()`: sets the slice, and drops one that a program set without the run
+    /// queue's lock.
     pub(crate) fn set_slice(&mut self, task: TaskId, slice: u64) {
         let (t, ts) = self.task_and_guest(task);
         ts.scx.slice = slice;
@@ -430,7 +437,8 @@ impl Kernel {
         }
     }
 
-    /// `set_next_task_scx()`
+    /// `set_next_task_scx()`: takes the task off its DSQ, because the CPU switches to it, and calls
+    /// `ops.running`.
     #[inline(always)]
     pub(crate) fn ext_set_next(&mut self, cpu: CpuId, task: TaskId) {
         if self.scx_flag(task, ent::QUEUED) {

@@ -66,7 +66,7 @@ impl DirectDispatch {
 #[derive(Clone, Debug, Default)]
 pub struct ExtEntity {
     pub phase: TaskPhase,
-    /// `p->scx.flags`; programs see a copy.
+    /// Flags of the task. Programs see a copy of them in `p->scx.flags`.
     pub flags: u32,
     pub ops_state: OpsState,
     pub qseq: u64,

@@ -17,7 +17,7 @@ use scxlab_trace::event::{Event as Traced, Kind};
 #[repr(u32)]
 pub enum ExitKind {
     Done = 1,
-    /// Detached by user space.
+    /// User space detached the scheduler.
     Unreg = 64,
     /// The scheduler asked to leave.
     UnregBpf = 65,
@@ -50,7 +50,7 @@ impl ExitKind {
         }
     }
 
-    /// Returns the text of `scx_exit_info.reason`.
+    /// Returns the kernel's text for the exit kind, which goes into `scx_exit_info.reason`.
     pub fn reason(self) -> &'static str {
         match self {
             ExitKind::Done => "none",
@@ -70,7 +70,7 @@ impl ExitKind {
     }
 }
 
-/// Information about an exit.
+/// Information about a scheduler's exit.
 #[derive(Clone, Debug)]
 pub struct ExitInfo {
     pub kind: ExitKind,
@@ -125,7 +125,7 @@ impl Kernel {
         self.claim_exit(ExitKind::Error, 0, message, origin);
     }
 
-    /// `scx_error()`
+    /// `scx_error()`: claims an exit of the loaded scheduler for an error, with this message.
     pub(crate) fn scx_error(&mut self, message: impl AsRef<str>) {
         self.ext_exit(ExitKind::Error, 0, message.as_ref());
     }

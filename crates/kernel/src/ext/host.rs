@@ -360,8 +360,8 @@ impl Target for KernelTarget {
     /// for the operation names them `..__nullable`.
     fn nullable_args(&self, struct_name: &str, member: &str) -> &[u32] {
         match (struct_name, member) {
-            // `prev` is NULL if the previous task is not in the class (such as the idle task);
-            // `to` is NULL for a plain sched_yield().
+            // `prev` is NULL if the previous task is not in sched_ext (such as the idle task); `to`
+            // is NULL for a plain sched_yield().
             ("sched_ext_ops", "dispatch" | "yield") => &[1],
             _ => &[],
         }

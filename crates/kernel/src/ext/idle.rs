@@ -2,7 +2,7 @@
 //! Built-in idle tracking: the CPUs that are idle and not claimed, and the CPU sets that programs
 //! get pointers to.
 //!
-//! Owns: the masks in guest memory, whether tracking is on, the cursors of
+//! Owns: the masks of idle CPUs in guest memory, whether idle tracking is on, and the cursors of
 //! `cpumask_any_distribute()`.
 //! Does not: choose a CPU (see `idle/pick.rs`), or detect that a CPU goes idle (`schedule.rs`
 //! reports it).
@@ -48,7 +48,8 @@ impl IdleMasks {
     }
 }
 
-/// Work of the searches for which no time has been charged yet.
+/// Work of searches for idle CPUs for which no time has been charged yet: words of masks read,
+/// attempts to claim or mark a CPU, and words of masks computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Work {
     scanned_words: u64,
@@ -59,7 +60,7 @@ struct Work {
 /// Place after which the next `cpumask_any_distribute()` on a CPU starts to search.
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
-    /// CPU returned last (`distribute_cpu_mask_prev`).
+    /// CPU that the last search returned (`distribute_cpu_mask_prev`).
     last: u32,
     /// Number of words that a search from `last` + 1 reads if it finds nothing.
     words_if_none: u32,
@@ -82,11 +83,12 @@ struct SearchBuffers {
 /// The CPU sets of the machine as programs see them, and the state of built-in idle tracking.
 #[derive(Debug)]
 pub struct IdleState {
-    /// `scx_builtin_idle_enabled`
+    /// `scx_builtin_idle_enabled`: whether built-in idle tracking is on.
     enabled: bool,
-    /// `scx_builtin_idle_per_node`
+    /// `scx_builtin_idle_per_node`: whether each node has its own pair of idle masks.
     per_node: bool,
-    /// `scx_selcpu_topo_llc`, `scx_selcpu_topo_numa`
+    /// `scx_selcpu_topo_llc`, `scx_selcpu_topo_numa`: whether the default picker has a step for the
+    /// LLC of the task's previous CPU, and one for the node.
     topo_llc: bool,
     topo_numa: bool,
     nr_cpus: usize,
@@ -100,10 +102,10 @@ pub struct IdleState {
     /// On-line threads, indexed by core; filled when a scheduler is loaded.
     siblings: Vec<Siblings>,
     /// On-line CPUs of each LLC and node, filled together with `siblings`. None during a search,
-    /// which takes the value out.
+    /// which takes these sets out of the state.
     spans: Option<Box<OnlineSpans>>,
-    /// Work of a failed search, indexed by the CPU that the task ran on last. Recounted when the
-    /// siblings or the picker's steps change.
+    /// Work of a search that finds no idle CPU, indexed by the CPU that the task ran on last.
+    /// Counted anew when the sibling sets or the picker's steps change.
     failed_search: Vec<FailedSearchWork>,
     /// `sched_smt_active()`: some core has two threads on line.
     smt_active: bool,
@@ -151,12 +153,12 @@ impl IdleState {
         })
     }
 
-    /// Returns whether built-in tracking is on.
+    /// Returns whether built-in idle tracking is on.
     pub fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Returns whether there is a pair of masks for each node instead of one for the machine.
+    /// Returns whether each node has its own pair of idle masks, instead of one for the machine.
     pub fn is_per_node(&self) -> bool {
         self.per_node
     }
@@ -202,7 +204,7 @@ impl IdleState {
         if self.smt_active { masks.smt } else { masks.cpu }
     }
 
-    /// `idle_cpumask()`
+    /// `idle_cpumask()`: returns the pair of idle masks of one node or (None) of the machine.
     #[inline]
     fn masks(&self, node: Option<NodeId>) -> IdleMasks {
         node.map_or(self.global, |node| self.nodes[node.idx()])
@@ -240,7 +242,8 @@ impl IdleState {
         self.buffer = buffer;
     }
 
-    /// Returns the next CPU in both sets after the one that `here` got last, and wraps around.
+    /// Returns the next CPU that is in `a` and in `b`, after the CPU that the last such search on
+    /// the CPU `here` returned; wraps around.
     pub(crate) fn any_distribute(&mut self, here: CpuId, a: &[u64], b: &[u64]) -> Option<CpuId> {
         let cursor = &mut self.cursors[here.idx()];
         let words_read = &mut self.work.scanned_words;
@@ -249,7 +252,8 @@ impl IdleState {
         Some(CpuId(found))
     }
 
-    /// Returns the number of words that `searches` searches read in a set known to be empty.
+    /// Returns the number of words that `searches` searches on the CPU `here` read in a set known
+    /// to be empty.
     #[inline(always)]
     fn words_if_none(&self, here: CpuId, searches: u16) -> u64 {
         u64::from(searches) * u64::from(self.cursors[here.idx()].words_if_none)
@@ -282,7 +286,8 @@ impl IdleState {
 }
 
 impl Kernel {
-    /// `scx_idle_enable()`: sets the mode that the scheduler's flags and operations ask for.
+    /// `scx_idle_enable()`: turns idle tracking on or off, and chooses masks per node or for the
+    /// machine, as the scheduler's flags and operations ask.
     pub(crate) fn idle_enable(&mut self, flags: u64, has_update_idle: bool) {
         let idle = &mut self.ext.idle;
         idle.enabled = !has_update_idle || flags & ops::KEEP_BUILTIN_IDLE != 0;
@@ -291,7 +296,7 @@ impl Kernel {
         idle.reset_masks(&mut self.vm.mem);
     }
 
-    /// `scx_idle_disable()`
+    /// `scx_idle_disable()`: turns built-in idle tracking off.
     pub(crate) fn idle_disable(&mut self) {
         self.ext.idle.enabled = false;
         self.ext.idle.per_node = false;
@@ -314,7 +319,7 @@ impl Kernel {
     }
 
     /// `scx_update_idle()`: handles a CPU that goes idle, stops being idle, or (`do_notify` false)
-    /// stays idle after a claim.
+    /// stays idle after a search has claimed it.
     pub(crate) fn ext_update_idle(&mut self, cpu: CpuId, idle: bool, do_notify: bool) {
         if !self.ext.enabled {
             return;
@@ -334,8 +339,9 @@ impl Kernel {
     }
 
     /// `scx_select_cpu_dfl()`: claims an idle CPU for the task; None if the task may use no idle
-    /// CPU. The search takes the executing CPU as the waker's CPU. `allowed` restricts the search
-    /// further than the task's affinity does.
+    /// CPU. The search takes the executing CPU as the waker's CPU, which a synchronous wake-up may
+    /// choose although it is busy. `allowed` restricts the search further than the task's affinity
+    /// does.
     #[inline(always)]
     pub(crate) fn idle_select_cpu_dfl(
         &mut self,
@@ -409,7 +415,7 @@ impl Kernel {
         work.is_some()
     }
 
-    /// `scx_idle_test_and_clear_cpu()`
+    /// `scx_idle_test_and_clear_cpu()`: claims the CPU; returns whether it was idle.
     pub(crate) fn idle_claim(&mut self, cpu: CpuId) -> bool {
         self.with_idle(|view| view.claim(cpu))
     }

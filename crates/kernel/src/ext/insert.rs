@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Insertion of tasks into a DSQ and their removal: the position, the slice that the insertion
-//! sets, and custody.
+//! Insertion of tasks into a DSQ and their removal: the task's position, the slice that the
+//! insertion sets, and whether the scheduler has custody of the task.
 //!
 //! Owns: the code that puts a task on a DSQ or takes it off. Does not: choose the DSQ (see
 //! `enqueue.rs`, `dispatch.rs`).
@@ -17,8 +17,8 @@ use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_trace::event::Kind;
 
 impl Kernel {
-    /// `find_dsq_for_dispatch()`: returns the DSQ with the id. If there is none, reports an error
-    /// and returns the global DSQ.
+    /// `find_dsq_for_dispatch()`: returns the DSQ that a program names by `id`. If there is none,
+    /// reports an error of the scheduler and returns a global DSQ.
     pub(crate) fn dsq_for_dispatch(&mut self, rq: CpuId, id: u64, task_cpu: CpuId) -> DsqId {
         if id == dsq_id::LOCAL {
             return self.ext.dsqs.local(rq);
@@ -71,8 +71,8 @@ impl Kernel {
         }
     }
 
-    /// Sets slice and vtime if they are given, and links the task into the DSQ. Returns the flags
-    /// that apply, without SCX_ENQ_DSQ_PRIQ if the DSQ does not allow it.
+    /// Sets the task's slice and vtime if they are given, and links the task into the DSQ. Returns
+    /// the enqueue flags that apply, without SCX_ENQ_DSQ_PRIQ if the DSQ does not allow it.
     // Not inlined, so that all callers share one copy: see "instructions" in
     // docs/internals/performance.md.
     #[inline(never)]
@@ -148,7 +148,8 @@ impl Kernel {
         next < Class::Ext || self.ext.cpus[cpu].in_dispatch || flags & enq::PREEMPT != 0
     }
 
-    /// Completes an insertion into a local DSQ: ends custody, and reschedules the CPU if needed.
+    /// Completes an insertion into a local DSQ: ends the scheduler's custody of the task, and
+    /// reschedules the CPU if needed.
     fn local_post_enqueue(&mut self, cpu: CpuId, dsq: DsqId, task: TaskId, flags: u64) {
         use crate::task::Class;
         let t = &self.tasks[task];
@@ -182,7 +183,8 @@ impl Kernel {
         }
     }
 
-    /// `task_leave_custody()`, with its call of `ops.dequeue`.
+    /// `task_leave_custody()`: ends the scheduler's custody of the task, if it has any, and calls
+    /// `ops.dequeue`.
     #[inline]
     pub(super) fn leave_custody(&mut self, rq: CpuId, task: TaskId, deq_flags: u64) {
         if self.tasks[task].ext.in_custody() {

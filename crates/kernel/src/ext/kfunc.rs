@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Kernel functions that BPF programs call: the table by name, and the parts common to them.
+//! Kernel functions (kfuncs) that BPF programs call: their table by name, and the code that they
+//! share.
 //!
 //! Owns: the map from names to handlers, the lookup of task arguments, the encoding of errnos.
 //! Does not: implement the functions (one file per family below), or charge a call (see `host.rs`).
@@ -25,7 +26,7 @@ pub type KfResult = Result<u64, Fault>;
 /// Function that implements a kfunc.
 pub type Handler = fn(&mut Kernel, &[u64; 5]) -> KfResult;
 
-/// Tables of all families of kfuncs. The order of the entries determines the ids of the kfuncs.
+/// Tables of all families of kfuncs. The position of a kfunc in these tables is its id.
 const FAMILIES: [&[(&str, Handler)]; 7] =
     [dsq::TABLE, task::TABLE, cpu::TABLE, idle::TABLE, cpumask::TABLE, cgroup::TABLE, exit::TABLE];
 

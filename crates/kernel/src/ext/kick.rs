@@ -41,7 +41,7 @@ impl Kernel {
         !self.cpus[cpu].is_idle() && !self.ext.cpus[cpu].in_dispatch
     }
 
-    /// `kick_cpus_irq_workfn()` on `here`.
+    /// `kick_cpus_irq_workfn()` on `here`: carries out the kicks that this CPU has requested.
     pub(crate) fn ext_deliver_kicks(&mut self, here: CpuId) {
         self.end.pending_wakeups -= 1;
         self.ext.cpus[here].kick_posted = false;

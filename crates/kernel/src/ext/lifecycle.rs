@@ -16,7 +16,7 @@ use crate::task::{Class, weight_to_cgroup};
 use scxlab_machine::id::TaskId;
 
 impl Kernel {
-    /// `init_scx_entity()`
+    /// `init_scx_entity()`: gives a new task a task id, the default slice and a `runnable_at`.
     pub(crate) fn ext_init_entity(&mut self, task: TaskId) {
         self.ext.next_tid += 1;
         self.tasks[task].ext.tid = self.ext.next_tid;
@@ -45,7 +45,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// `scx_post_fork()`
+    /// `scx_post_fork()`: makes a new task ready for the scheduler, and enables it if its class is
+    /// sched_ext.
     pub(crate) fn ext_post_fork(&mut self, task: TaskId) {
         if !self.ext.init_task_enabled {
             return;
@@ -56,7 +57,8 @@ impl Kernel {
         }
     }
 
-    /// `__scx_init_task()`; returns 0 or a negative errno.
+    /// `__scx_init_task()`: calls `ops.init_task`, and honours `scx.disallow`; returns 0 or a
+    /// negative errno.
     fn ext_init_task(&mut self, task: TaskId, fork: bool) -> i32 {
         self.scx(task).disallow = 0;
         if self.ext.has_op(Op::InitTask) {
@@ -100,7 +102,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// `scx_enable_task()`
+    /// `scx_enable_task()`: calls `ops.enable` and `ops.set_weight` for a task that joins
+    /// sched_ext.
     pub(crate) fn ext_enable_task(&mut self, task: TaskId) {
         let weight = weight_to_cgroup(self.tasks[task].load_weight());
         self.scx(task).weight = weight;
@@ -127,7 +130,8 @@ impl Kernel {
         self.change_flags(task, ent::RESET_RUNNABLE_AT, 0);
     }
 
-    /// `scx_disable_and_exit_task()`
+    /// `scx_disable_and_exit_task()`: calls `ops.disable` if the task is enabled, and then
+    /// `ops.exit_task`.
     pub(crate) fn ext_exit_task(&mut self, task: TaskId) {
         let cancelled = match self.tasks[task].ext.phase {
             TaskPhase::None | TaskPhase::Dead => return,
@@ -146,7 +150,8 @@ impl Kernel {
         self.set_phase(task, TaskPhase::None);
     }
 
-    /// `sched_ext_dead()`
+    /// `sched_ext_dead()`: calls `ops.disable` and `ops.exit_task`, as far as they are due, for a
+    /// dead task.
     pub(crate) fn ext_dead(&mut self, task: TaskId) {
         if self.tasks[task].ext.phase != TaskPhase::None {
             self.ext_exit_task(task);
@@ -154,7 +159,7 @@ impl Kernel {
         }
     }
 
-    /// `reweight_task_scx()`
+    /// `reweight_task_scx()`: calls `ops.set_weight`, because the task's weight may have changed.
     pub(crate) fn ext_reweight(&mut self, task: TaskId) {
         if self.tasks[task].ext.phase != TaskPhase::Enabled {
             return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Attachment of a linked object's `struct sched_ext_ops`.
 //!
-//! Owns: conversion of the table into an `ExtProgram` and its `OpsData`.
+//! Owns: conversion of this struct, the ops table, into an `ExtProgram` and its `OpsData`.
 //! Models: libbpf `bpf_map__attach_struct_ops()` and kernel `bpf_scx_reg()`, 7.3.
 
 use super::OpsData;
@@ -14,9 +14,9 @@ use scxlab_loader::link::{Loaded, LoadedStructOps};
 use scxlab_loader::object::ProgramKind;
 use std::rc::Rc;
 
-/// The kernel struct whose tables can be attached.
+/// Name of the kernel's struct whose instances, the ops tables of objects, can be attached.
 const OPS_TYPE: &str = "sched_ext_ops";
-/// Form of the struct with topological CPU numbers (cids); not modelled.
+/// Name of that struct's form with topological CPU numbers (cids), which is not modelled.
 const OPS_CID_TYPE: &str = "sched_ext_ops_cid";
 
 /// Reason why a linked object could not be attached.
@@ -37,7 +37,7 @@ pub enum ObjectAttachError {
 }
 
 impl Kernel {
-    /// Attaches the table `table` of a linked object, or its first scheduler table if None.
+    /// Attaches the ops table named `table` of a linked object, or its first ops table if None.
     pub fn attach_object(
         &mut self,
         loaded: &Loaded,
@@ -57,7 +57,7 @@ impl Kernel {
     }
 }
 
-/// `bpf_scx_check_member()`
+/// `bpf_scx_check_member()`: refuses a sleepable program in an operation that must not sleep.
 fn check_sleepable(
     loaded: &Loaded,
     funcs: &[Option<FuncId>; Op::COUNT],
@@ -72,7 +72,7 @@ fn check_sleepable(
     Ok(())
 }
 
-/// Returns the scheduler table named `wanted`, or the first one if None.
+/// Returns the scheduler's ops table named `wanted`, or the object's first one if None.
 pub fn find_table<'a>(
     loaded: &'a Loaded,
     wanted: Option<&str>,
@@ -85,7 +85,7 @@ pub fn find_table<'a>(
             ObjectAttachError::NoTable { wanted: name.into(), present: present.join(", ") }
         })?,
     };
-    // A flavour suffix (`___x`) does not make another type.
+    // A flavour suffix (`___x`) of a type's name does not make another type.
     if scxlab_loader::btf::essential_name(&found.type_name) == OPS_CID_TYPE {
         return Err(ObjectAttachError::CidForm { table: found.name.clone() });
     }

@@ -17,7 +17,7 @@ macro_rules! operations {
         impl Op {
             pub const ALL: [Op; [$($name),+].len()] = [$(Op::$variant),+];
 
-            /// Returns the member's name.
+            /// Returns the name of the operation's member in `struct sched_ext_ops`.
             pub fn name(self) -> &'static str {
                 [$($name),+][self as usize]
             }
@@ -68,7 +68,7 @@ operations! {
     CpuRelease = "cpu_release",
 }
 
-/// Which of a call's first two arguments are the tasks that the call is about.
+/// Which of an operation's first two arguments are the tasks that the operation is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskArgs {
     Nothing,
@@ -84,7 +84,7 @@ impl Op {
         Op::ALL.into_iter().find(|op| op.name() == name)
     }
 
-    /// Returns which of the first two arguments are the tasks that a call is about.
+    /// Returns which of the operation's first two arguments are the tasks that it is about.
     pub fn task_args(self) -> TaskArgs {
         use Op::*;
         match self {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The record, made on request, of every call of an operation and a value passed to it.
 //!
-//! Owns: the choice of the value for each operation, the same as in `bpf/live/witness.bpf.c`, which
-//! records the calls on a real kernel. Does not: compare the records.
+//! Owns: the choice of the value that is recorded for each operation, the same as in
+//! `bpf/live/witness.bpf.c`, which records the calls on a real kernel. Does not: compare the
+//! records.
 
 use super::op::Op;
 use crate::kernel::Kernel;
@@ -49,13 +50,13 @@ impl Kernel {
             Op::Stopping | Op::SetWeight | Op::CgroupSetWeight => arg(1),
             Op::CpuOnline | Op::CpuOffline => arg(0),
             Op::Yield => u64::from(arg(1) != 0),
-            // `scx_init_task_args.fork` and `scx_exit_task_args.cancelled`.
+            // The value is `scx_init_task_args.fork` or `scx_exit_task_args.cancelled`.
             Op::InitTask | Op::ExitTask => self.first_member::<u8>(arg(1)).into(),
-            // `scx_cgroup_init_args.weight`.
+            // The value is `scx_cgroup_init_args.weight`.
             Op::CgroupInit => self.first_member::<u32>(arg(1)).into(),
-            // `scx_exit_info.kind`.
+            // The value is `scx_exit_info.kind`.
             Op::Exit => self.first_member::<u32>(arg(0)).into(),
-            // Number of allowed CPUs among the first 64.
+            // The value is the number of allowed CPUs among the first 64.
             Op::SetCpumask => self.first_member::<u64>(arg(1)).count_ones().into(),
             _ => 0,
         }

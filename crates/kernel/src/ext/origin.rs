@@ -43,8 +43,8 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Returns the origin of a fault. The fault's message names the place, so the lines add only
-    /// the callers.
+    /// Returns the origin of a fault. The fault's message names the place itself, so the lines of
+    /// the origin name only the callers.
     pub fn of_fault(fault: &Fault) -> Origin {
         let frames = fault.0.backtrace.clone();
         Origin { lines: called_by(&frames).collect(), frames }
@@ -73,15 +73,15 @@ impl Kernel {
         self.vm.call_site().map(|site| Caller { site, op })
     }
 
-    /// Marks that the kernel now carries out the earlier verdict on `task`. Returns the previous
-    /// `ext.deferred_verdict`, which the caller restores afterwards.
+    /// Marks that the kernel now carries out an earlier dispatch verdict on `task`. Returns the
+    /// previous `ext.deferred_verdict`, which the caller restores afterwards.
     #[inline(always)]
     pub(crate) fn begin_verdict_of(&mut self, task: TaskId) -> Option<DeferredVerdict> {
         self.ext.deferred_verdict.replace(DeferredVerdict { task, level: self.vm.level() })
     }
 
-    /// Carries out, with `act`, the earlier verdict on `task`, which the call
-    /// `ExtEntity::inserted_by` gave.
+    /// Calls `act`, which carries out an earlier dispatch verdict on `task`. Meanwhile the kernel
+    /// acts for the program's call that gave the verdict (`ExtEntity::inserted_by`).
     #[inline(always)]
     pub(crate) fn with_verdict_of<R>(
         &mut self,

@@ -46,7 +46,7 @@ impl CpuGroup {
 #[derive(Debug, Default)]
 pub struct RecentOpCounts {
     calls: Vec<Calls>,
-    /// Counts at the watchdog's last check but one, and at its last check.
+    /// Copies of the counts from the watchdog's last check but one, and from its last check.
     checks: [CountSnapshot; 2],
 }
 
@@ -75,7 +75,8 @@ impl RecentOpCounts {
         *count = count.wrapping_add(1);
     }
 
-    /// Starts counting for a scheduler that is being loaded, by setting both checks to `at`.
+    /// Starts counting for a scheduler that is being loaded: both kept copies of the counts get the
+    /// time `at`.
     pub fn start(&mut self, at: Nanos) {
         self.check(at);
         self.check(at);

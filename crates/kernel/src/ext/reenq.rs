@@ -56,7 +56,7 @@ impl Kernel {
         }
     }
 
-    /// `run_deferred()`
+    /// `run_deferred()`: carries out the direct dispatches and re-enqueues that `cpu` has deferred.
     #[inline(always)]
     pub(crate) fn ext_run_deferred(&mut self, cpu: CpuId) {
         let c = &self.ext.cpus[cpu];
@@ -109,7 +109,8 @@ impl Kernel {
         }
     }
 
-    /// `scx_schedule_reenq_local()`
+    /// `scx_schedule_reenq_local()`: requests that tasks of the CPU's local DSQ are enqueued again
+    /// soon: all of them with SCX_REENQ_ANY, else only IMMED tasks.
     pub(crate) fn schedule_reenq_local(&mut self, cpu: CpuId, flags: u64) {
         if self.ext.root.as_ref().is_none_or(|s| s.bypass_depth > 0) || !self.cpus.is_online(cpu) {
             return;
@@ -119,7 +120,8 @@ impl Kernel {
         self.schedule_deferred_locked(cpu);
     }
 
-    /// `schedule_dsq_reenq()` for a DSQ named by a program.
+    /// `schedule_dsq_reenq()`: requests that tasks of a DSQ, which a program named, are enqueued
+    /// again soon.
     pub(crate) fn schedule_reenq(&mut self, dsq: DsqId, flags: u64) {
         match self.ext.dsqs.get(dsq).kind {
             DsqKind::Local(cpu) => self.schedule_reenq_local(cpu, flags),
@@ -138,7 +140,8 @@ impl Kernel {
         }
     }
 
-    /// `reenq_local()`; returns the number of tasks that went back to the scheduler.
+    /// `reenq_local()`: enqueues tasks of the CPU's local DSQ again; returns the number of tasks
+    /// that went back to the scheduler.
     pub(crate) fn reenq_local(&mut self, cpu: CpuId, flags: u64) -> u32 {
         let local = self.ext.dsqs.local(cpu);
         let open = self.rq_is_open(cpu, 0);

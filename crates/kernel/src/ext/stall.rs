@@ -2,8 +2,8 @@
 //! The report of a stalled task: the start and the place of the task's wait, the call that put the
 //! task there, and the operations that ran on the CPUs that the task may use.
 //!
-//! Owns: the text. Does not: find stalls (see `watchdog.rs`). Differs: the kernel reports only the
-//! task's name and the time.
+//! Owns: the report's text. Does not: find stalls (see `watchdog.rs`). Differs: the kernel reports
+//! only the task's name and the time.
 
 use super::dsq::DsqId;
 use super::entity::OpsState;

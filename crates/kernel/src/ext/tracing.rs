@@ -3,8 +3,7 @@
 //! sched_switch.
 //!
 //! Owns: attaching and calling these programs. Does not: run programs on any other tracepoint or
-//! function. Schedulers use such programs for statistics; in the simulation their links have no
-//! effect.
+//! function. Schedulers use those for statistics; in the simulation, attaching them has no effect.
 //! Models: kernel `trace_sched_switch()` in `__schedule()`, 7.3. Differs: the programs are detached
 //! with their scheduler, not with its process.
 

@@ -10,7 +10,7 @@ use crate::kernel::{AfterEvent, Kernel};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
 impl Kernel {
-    /// Starts the checks of a scheduler that is being loaded.
+    /// Starts the watchdog's checks for a scheduler that is being loaded.
     pub(crate) fn watchdog_start(&mut self) {
         self.ext.watchdog_gen = self.ext.watchdog_gen.wrapping_add(1);
         self.ext.recent_ops.start(self.clock());

@@ -183,7 +183,8 @@ impl Ext {
             printk: Vec::new(),
             op_record: None,
             nr_sync_waiters: 0,
-            // When a machine boots, each CPU but the first comes on line later and adds 1.
+            // The kernel counts one hotplug event for each CPU but the first, because they come on
+            // line during boot.
             hotplug_seq: nr_cpus as u64 - 1,
         })
     }

@@ -31,9 +31,9 @@ const _: () = assert!(size_of::<Event>() == 16);
 pub enum Event {
     /// The current task of a CPU may have finished its step.
     StepEnd { cpu: CpuId, generation: u32 },
-    /// A reschedule interrupt arrives.
+    /// A reschedule interrupt arrives at a CPU.
     Resched { cpu: CpuId },
-    /// The scheduler tick.
+    /// The scheduler tick of a CPU is due.
     Tick { cpu: CpuId, generation: u32 },
     /// The timer for the end of the default class's slice fires.
     HrTick { cpu: CpuId },
@@ -68,15 +68,15 @@ pub enum Event {
 
 /// Lanes of the event queue. The kernel posts the events of a lane nearly in order of time.
 pub(crate) mod lane {
-    /// Ends of steps, posted when the step begins.
+    /// Ends of tasks' steps, posted when the step begins.
     pub const STEP: usize = 0;
     /// Timers that tasks and the workload wait for.
     pub const TIMER: usize = 1;
     /// Events that are due soon: interrupts that CPUs send, ends of short steps, and events that
     /// wait until a CPU has left its idle state.
     pub const SOON: usize = 2;
-    // The lanes below are used less often. `EAGER_LANES` in `machine/src/event/heads.rs` is the
-    // number of the lanes above.
+    // The lanes from here on are used less often. `EAGER_LANES` in `machine/src/event/heads.rs` is
+    // the number of the lanes before them.
     pub const TICK: usize = 3;
     /// Ends of the default class's slices.
     pub const SLICE: usize = 4;
@@ -156,8 +156,8 @@ impl Kernel {
         }
     }
 
-    /// Whether this call of `advance` handles another event. It does not if only periodic events
-    /// are left and no task can ever run again.
+    /// Whether this call of `advance` handles another event. It does not if no event is due by
+    /// `until`, if the run has reached its limit on events, or if no task can ever run again.
     #[inline(always)]
     fn goes_on(&mut self) -> bool {
         if self.events.nothing_due_by(self.end.until) || self.metrics.events >= self.end.event_limit

@@ -19,21 +19,21 @@ pub struct TimeHistogram {
 /// Longest time that the histogram tells apart, ns. A longer time counts as this time.
 const MAX_NS: u64 = 3_600_000_000_000;
 
-/// Values of up to this many bits (below 2,048) have a slot each. Above, each power of two has
-/// 1,024 slots.
+/// Times of up to this many bits (below 2,048 ns) have a slot of the histogram each. Above, each
+/// power of two has 1,024 slots.
 const EXACT_BITS: u32 = 11;
 const HALF: usize = 1 << (EXACT_BITS - 1);
 const SLOTS: usize = ((MAX_NS.ilog2() + 1 - EXACT_BITS) as usize + 2) * HALF;
 
-/// Returns the slot of a time, as `Histogram::index_for` computes it. For a time that is too long,
-/// the result is past the last slot.
+/// Returns the histogram's slot of a time, as `Histogram::index_for` computes it. For a time that
+/// is too long, the result is past the last slot.
 #[inline]
 fn slot(ns: Nanos) -> usize {
     let dropped = (ns | ((1 << EXACT_BITS) - 1)).ilog2() + 1 - EXACT_BITS;
     dropped as usize * HALF + (ns >> dropped) as usize
 }
 
-/// Shortest time of a slot.
+/// Returns the shortest time that belongs to a slot, ns.
 fn of_slot(slot: usize) -> Nanos {
     let dropped = (slot / HALF).saturating_sub(1);
     ((slot - dropped * HALF) as u64) << dropped
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns a histogram made by the library's own `record`, for comparison.
+    /// Returns a histogram made by the `record` of hdrhistogram itself, for comparison.
     fn histogram(values: &[Nanos]) -> Histogram<u64> {
         let mut all = Histogram::new_with_max(MAX_NS, 3).unwrap();
         values.iter().for_each(|&ns| all.saturating_record(ns));

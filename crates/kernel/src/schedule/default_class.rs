@@ -131,7 +131,7 @@ impl Kernel {
         self.set_on_rq(task, false);
     }
 
-    /// Whether a sleeping task is still queued in the class.
+    /// Whether a sleeping task is still queued in the default class (delayed dequeue).
     pub(crate) fn fair_is_delayed(&self, task: TaskId) -> bool {
         self.tasks[task].class == Class::Fair && self.fair.delayed_on(task).is_some()
     }

@@ -23,7 +23,8 @@ const RR_SLICE: Nanos = 100_000_000;
 /// first. Deadline tasks come before FIFO and round-robin tasks.
 type Key = (u64, i64);
 
-/// Ranks below this value are deadlines, ns; ranks from this value on stand for priorities.
+/// Ranks below this value are absolute deadlines, ns; ranks from this value on stand for
+/// priorities.
 const PRIO_BASE: u64 = 1 << 63;
 
 /// Budget of a SCHED_DEADLINE task.
@@ -82,7 +83,8 @@ impl RtQueues {
         self.queues[cpu.idx()].insert(key, task);
     }
 
-    /// Returns the key that the task had, if it was queued.
+    /// Removes a task from its CPU's queue. Returns the task's key; None if the task was not
+    /// queued.
     fn remove(&mut self, cpu: CpuId, task: TaskId) -> Option<Key> {
         let key = self.keys.remove(&task)?;
         self.queues[cpu.idx()].remove(&key);
@@ -283,9 +285,9 @@ impl Kernel {
         }
     }
 
-    /// `find_lowest_rq()`: returns `prev` if the task outranks the running task there, else the CPU
-    /// whose running task ranks lowest; among equal CPUs, the CPU with the lowest number. If the
-    /// task outranks no running task, returns `prev`.
+    /// `find_lowest_rq()`: returns `prev` if the task outranks the task that runs on `prev`. Else
+    /// returns the CPU whose running task ranks lowest; among equal CPUs, the CPU with the lowest
+    /// number. If the task outranks no running task, returns `prev`.
     pub(crate) fn rt_select_cpu(&mut self, task: TaskId, prev: CpuId) -> CpuId {
         let rank_there = |c: CpuId| {
             let curr = self.cpus[c].curr;

@@ -98,7 +98,8 @@ impl Kernel {
         self.fair_balance_tick(cpu);
     }
 
-    /// `task_tick_scx()`
+    /// `task_tick_scx()`: charges the current task, calls `ops.tick`, and reschedules if the slice
+    /// is used up.
     fn ext_task_tick(&mut self, cpu: CpuId) {
         self.ext_update_curr(cpu);
         let curr = self.cpus[cpu].curr;
@@ -122,7 +123,7 @@ impl Kernel {
         c.charge(t, seen, cgroups, at)
     }
 
-    /// `sched_yield(2)` of the current task.
+    /// Carries out `sched_yield(2)` of the CPU's current task.
     pub(crate) fn yield_curr(&mut self, cpu: CpuId) {
         let curr = self.cpus[cpu].curr;
         match self.tasks[curr].class {

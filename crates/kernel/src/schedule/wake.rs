@@ -2,7 +2,7 @@
 //! Waking tasks and placing them on CPUs.
 //!
 //! Owns: `try_to_wake_up`, the wake list, moving a queued task, the fallback CPU.
-//! Does not: choose the CPU (the class does).
+//! Does not: choose the CPU (the task's class does).
 //! Models: kernel `try_to_wake_up()`, `ttwu_queue_cond()`, `select_fallback_rq()`,
 //! `wakeup_preempt()`, 7.3.
 
@@ -74,7 +74,7 @@ impl Kernel {
         self.unlock(LockId::Rq(cpu));
     }
 
-    /// `ttwu_do_activate()` under the CPU's run queue lock.
+    /// `ttwu_do_activate()`: enqueues a woken task on the CPU, under the CPU's run queue lock.
     #[inline(always)]
     fn activate_woken(&mut self, cpu: CpuId, task: TaskId, enq: u64, flags: u64) {
         self.lock(LockId::Rq(cpu));
@@ -167,7 +167,7 @@ impl Kernel {
         self.cpus.online_or_any(prev)
     }
 
-    /// `set_task_cpu()`: accounts a migration. The class keeps its own accounts.
+    /// `set_task_cpu()`: accounts a task's migration. The task's class keeps its own accounts.
     pub(crate) fn set_task_cpu(&mut self, task: TaskId, cpu: CpuId) {
         let t = &self.tasks[task];
         let from = t.cpu;

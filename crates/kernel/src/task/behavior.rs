@@ -73,7 +73,7 @@ pub struct TaskSpec {
     pub cgroup: CgroupId,
     /// Any thread of the group to join; None starts a new process.
     pub thread_group_of: Option<TaskId>,
-    /// A kernel thread has no address space (`mm` is NULL).
+    /// Whether the task is a kernel thread, which has no address space (`mm` is NULL).
     pub kthread: bool,
     /// Bytes that the task touches again and again, and that must be refilled after a migration.
     pub footprint_bytes: u64,
@@ -104,9 +104,9 @@ pub struct CgroupSpec {
     /// `cpu.max` quota per period, ns; None: no limit
     pub quota: Option<Nanos>,
     pub period: Nanos,
-    /// `cpu.max.burst`
+    /// `cpu.max.burst`, ns
     pub burst: Nanos,
-    /// `cpu.idle`
+    /// `cpu.idle`: whether the cgroup as a whole counts as SCHED_IDLE.
     pub idle: bool,
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Progress: how far a CPU's task gets with its step, and what happens at the end of the step.
+//! Progress: how far a CPU's task gets with its step (a computation, a sleep or another `TaskStep`
+//! of its behaviour), and what happens at the end of the step.
 //!
-//! Owns: the step, its remaining work, speed and cache debt.
+//! Owns: a task's present step, the step's remaining work, the speed of CPUs, and the cache refill
+//! time that tasks owe.
 //! Does not: choose the task that runs.
 //!
 //! The kernel settles progress lazily, because speed is constant between the events that change it.
@@ -22,7 +24,7 @@ use scxlab_machine::id::{CpuId, Nanos, TaskId};
 /// 1/1024 of full speed is exact.
 const WORK_SHIFT: u32 = 10;
 
-/// Events that are due in less than this many ns go to the lane `SOON`.
+/// Events that are due in less than this many ns go to the event queue's lane `SOON`.
 const SOON_NS: Nanos = 20_000;
 
 impl Kernel {
@@ -62,7 +64,8 @@ impl Kernel {
         }
         let Some(wall) = tasks[c.curr].wall_left(c.speed) else { return AfterEvent::Nothing };
         let at = c.progress_from + wall;
-        // The step ends later, because interrupts took time. Progress need not be settled for this.
+        // The step ends later than this event, because interrupts took time. The event is posted
+        // again, for which the task's progress need not be settled.
         if at > *now && !self.skip_to(at) {
             self.post_step_end(cpu, at, lane::SOON);
             return AfterEvent::Nothing;
@@ -188,7 +191,7 @@ impl Kernel {
         })
     }
 
-    /// Calls `f` with the behaviour, which is taken out of the kernel for the call.
+    /// Calls `f` with the run's behaviour object, which is taken out of the kernel for the call.
     pub(crate) fn with_behavior<R>(
         &mut self,
         f: impl FnOnce(&mut dyn Behavior, &mut Kernel) -> R,
@@ -199,7 +202,7 @@ impl Kernel {
         Some(result)
     }
 
-    /// Returns the behaviour, if it is a `B`.
+    /// Returns the run's behaviour object, if its type is `B`.
     pub fn behavior<B: Behavior>(&self) -> Option<&B> {
         let behavior: &dyn Any = self.behavior.as_deref()?;
         behavior.downcast_ref()
@@ -362,7 +365,7 @@ impl Task {
     fn wall_left(&self, speed: u64) -> Option<Nanos> {
         match self.step {
             Some(TaskStep::Spin) if !self.spin_ended => None,
-            // Full speed needs no division.
+            // At full speed the remaining wall time needs no division by the speed.
             Some(TaskStep::Compute { .. }) if speed == 1 << WORK_SHIFT => {
                 Some(self.refill_left + self.step_left.div_ceil(1 << WORK_SHIFT))
             }

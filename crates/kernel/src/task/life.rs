@@ -153,7 +153,7 @@ impl Kernel {
         self.free_task(child);
     }
 
-    /// `wake_up_new_task()`
+    /// `wake_up_new_task()`: chooses a CPU for a forked task, and enqueues the task there.
     fn wake_up_new(&mut self, task: TaskId) {
         self.set_state(task, TaskState::Runnable);
         self.tasks.nr_runnable += 1;
@@ -191,7 +191,7 @@ impl Kernel {
         self.tracer.names.set_task(task, name);
     }
 
-    /// Exits the running task.
+    /// Carries out the exit of the CPU's running task.
     pub(crate) fn exit_curr(&mut self, cpu: CpuId, task: TaskId) {
         self.charge(self.machine.costs.syscall.exit_ns);
         self.tasks[task].exiting = true;
@@ -267,13 +267,13 @@ impl Kernel {
         }
     }
 
-    /// Takes a reference for a BPF program.
+    /// Takes a reference to the task for a BPF program.
     pub(crate) fn get_task_ref(&mut self, id: TaskId) {
         let t = &mut self.tasks[id];
         t.refs = t.refs.saturating_add(1);
     }
 
-    /// Drops a reference that a BPF program held. Returns false if there was none.
+    /// Drops a reference to the task that a BPF program held. Returns false if there was none.
     pub(crate) fn put_task_ref(&mut self, id: TaskId) -> bool {
         let t = &mut self.tasks[id];
         let held = t.refs > 0;
@@ -282,7 +282,8 @@ impl Kernel {
         held
     }
 
-    /// `__setscheduler_class()`: the class for a policy, given the loaded scheduler.
+    /// `__setscheduler_class()`: returns the scheduling class for a policy, which depends on the
+    /// loaded scheduler.
     pub(crate) fn class_of(&self, policy: Policy) -> Class {
         match policy {
             Policy::Deadline { .. } => Class::Deadline,
@@ -293,7 +294,8 @@ impl Kernel {
     }
 }
 
-/// `__checkparam_dl()` and the priority ranges of `sched_setscheduler(2)`.
+/// Checks a policy's parameters: `__checkparam_dl()`, and the priority ranges of
+/// `sched_setscheduler(2)`.
 pub(crate) fn valid_policy(policy: Policy) -> bool {
     match policy {
         Policy::Fifo { prio } | Policy::RoundRobin { prio } => (1..=99).contains(&prio),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Conversion of records to events: names, times, order, losses, exits.
+//! Tests of the conversion of the probe's records to trace events: names, times, order, losses,
+//! exits.
 
 use scxlab_trace::VecSink;
 
@@ -90,8 +91,8 @@ fn losses_and_an_exit_stand_where_they_belong() {
     assert_eq!(of(is_loss, None), losses);
     let is_exit: fn(&Kind) -> bool = |kind| matches!(kind, Kind::SchedExit { .. });
     let left = Kind::SchedExit { kind: 1026, code: 0 };
-    // The exit gets the time of the first event after it. After the last event, it keeps its own
-    // time. If its time is unknown, it gets the time of the last event.
+    // The scheduler's exit must get the time of the first event after it. An exit after the last
+    // event must keep its own time. An exit at an unknown time must get the time of the last event.
     for (at_ns, shown) in [(Some(15), 20), (Some(700), 700), (None, 500)] {
         assert_eq!(of(is_exit, at_ns), [(shown, 0, left)]);
     }
@@ -102,7 +103,8 @@ fn losses_and_an_exit_stand_where_they_belong() {
     );
 }
 
-/// Records may contain any bytes, line breaks included.
+/// A reply must read back with its recordings, although their records may contain any bytes, line
+/// breaks included.
 #[test]
 fn recordings_travel_behind_the_reply() {
     let first = recording(&story());

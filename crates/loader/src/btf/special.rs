@@ -99,7 +99,8 @@ struct SpecialFieldSearch<'a> {
     tags: Option<Vec<(TypeId, i32, &'a str)>>,
 }
 
-/// Declaration of a root: a struct and the index of its member, or a variable and -1.
+/// Declaration of a graph root: a struct and the index of the member that is the root, or a
+/// variable and -1.
 type Declared = Option<(TypeId, i32)>;
 
 impl<'a> SpecialFieldSearch<'a> {

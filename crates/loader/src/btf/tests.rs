@@ -113,7 +113,8 @@ fn names_are_found_by_kind_and_by_essence() {
 #[test]
 fn cycles_end_in_an_error() {
     let mut b = Builder::new();
-    // Types 1 and 2 wrap each other; type 3 is an array of itself.
+    // Types 1 and 2 wrap each other; type 3 is an array of itself. A query that would follow either
+    // without end must fail.
     let a = b.add("a", BtfKind::Typedef, 0, 2, &[]);
     b.add("b", BtfKind::Const, 0, 1, &[]);
     let array = b.array(TypeId(3), 2);
@@ -124,7 +125,7 @@ fn cycles_end_in_an_error() {
     assert!(matches!(btf.size_of(array), Err(BtfError::Cycle { .. })));
     assert!(matches!(btf.special_fields(array), Err(BtfError::Cycle { .. })));
     assert!(matches!(btf.field(own, "x"), Err(BtfError::Cycle { .. })));
-    // A struct that contains itself is searched to a fixed depth only.
+    // The search for special fields enters a struct that contains itself only to a fixed depth.
     assert_eq!(btf.special_fields(own), Ok(Vec::new()));
     assert!(!btf.type_name(a).is_empty());
 }

@@ -95,7 +95,8 @@ fn loads_follow_the_size_where_that_keeps_the_value() {
 
 #[test]
 fn a_field_of_another_kind_does_not_count() {
-    // The field is a pointer in the object, and an array of bytes in the kernel.
+    // The field is a pointer in the object, and an array of bytes in the kernel, so the load counts
+    // as a load of a missing field.
     poisoned("load_retyped");
 }
 
@@ -151,7 +152,7 @@ fn an_instruction_that_holds_something_else_is_refused() {
         patch::patch(&mut insns, 0, &answer),
         Err(PatchError::Unexpected { found: 1, .. })
     ));
-    // An `exit` instruction cannot take the offset of a field.
+    // An `exit` instruction cannot take the offset of a field, so patching must fail.
     let exit = insns.len() - 1;
     assert!(matches!(patch::patch(&mut insns, exit, &answer), Err(PatchError::Instruction { .. })));
     assert!(patch::patch(&mut insns, 100, &answer).is_err());

@@ -41,7 +41,7 @@ pub enum LinkErrorKind {
     Btf(#[from] BtfError),
 }
 
-/// A strong extern without which the object does not load.
+/// A strong extern that the kernel does not satisfy, so that the object does not load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingExtern {
     pub name: String,

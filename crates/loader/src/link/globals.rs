@@ -54,7 +54,7 @@ fn hint(candidates: &[String]) -> String {
     }
 }
 
-/// Place that a path such as `cfg.slice[3]` refers to.
+/// Place of a variable, or of the part of a variable that a path such as `cfg.slice[3]` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalRef {
     /// Index into the object's sections.
@@ -264,8 +264,8 @@ impl Globals {
 }
 
 impl GlobalRef {
-    /// Number of bytes from `offset` on that hold the place; for a bitfield, the number of bytes
-    /// that hold its bits.
+    /// Number of bytes that hold the variable or part, from `offset` on; for a bitfield, the number
+    /// of bytes that hold its bits.
     pub fn extent(&self) -> u64 {
         match u64::from(self.field.bitfield_bits) {
             0 => self.size,
@@ -273,7 +273,7 @@ impl GlobalRef {
         }
     }
 
-    /// Formats the value of a place that holds these bytes, `extent()` of them.
+    /// Formats the value that the variable or part has if its `extent()` bytes are `bytes`.
     pub fn decode(&self, btf: &Btf, bytes: &[u8]) -> String {
         if self.field.bitfield_bits == 0 {
             return knob::format_value(btf, self.field.ty, bytes);
@@ -284,8 +284,8 @@ impl GlobalRef {
         knob::format_value(btf, self.field.ty, &value[..self.size.min(16) as usize])
     }
 
-    /// Returns the bytes that a place holds once it is set from text. `now` are the bytes that the
-    /// place holds before, `extent()` of them.
+    /// Returns the bytes of the variable or part after it is set from `text`. `now` holds its
+    /// `extent()` bytes before that; bits beside a bitfield keep their values.
     pub fn encode(
         &self,
         btf: &Btf,

@@ -9,7 +9,7 @@ mod tests;
 
 use crate::btf::{Btf, BtfKind, FieldRef, TypeId};
 
-/// Error of a text that is not a value of a type.
+/// The reason why a text is not a value of a type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
     #[error("`{text}` is not a {ty}{}", if .hint.is_empty() { String::new() } else { format!(" ({})", .hint) })]

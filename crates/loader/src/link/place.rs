@@ -230,7 +230,7 @@ fn fill(vm: &mut Vm, place: PlacedSection, base: &[u8], globals: &Globals, index
     }
 }
 
-/// Writes as the simulator, without regard to the permissions of programs.
+/// Writes into the guest's memory as the simulator, without regard to the permissions of programs.
 fn write(vm: &mut Vm, addr: u64, bytes: &[u8]) {
     vm.mem.host_slice_mut::<u8>(addr, bytes.len()).copy_from_slice(bytes);
 }

@@ -15,8 +15,8 @@ use scxlab_bpf::vm::FuncId;
 #[derive(Clone, Debug)]
 pub struct TableEdit {
     table: StructOps,
-    /// Whether the table is created at load. By default, a table of an optional section is not
-    /// created.
+    /// Whether the table is created at load. By default, a table is not created if its section is
+    /// optional (has a name that begins with `?`).
     pub create: bool,
 }
 
@@ -49,7 +49,7 @@ impl TableEdit {
         &self.table.type_name
     }
 
-    /// The table with all changes so far.
+    /// The table with all changes that the frontend has made so far.
     pub fn table(&self) -> &StructOps {
         &self.table
     }
@@ -132,7 +132,7 @@ pub struct LoadedStructOps {
     pub name: String,
     /// Name of the struct, such as `sched_ext_ops`.
     pub type_name: String,
-    /// The struct in the target's BTF.
+    /// The id of the struct in the target's BTF.
     pub kernel_ty: TypeId,
     pub link: bool,
     /// Members that the target's struct has too, in the object's order.
@@ -289,7 +289,7 @@ fn match_table(
         let bytes = &table.data[m.offset as usize..(m.offset + m.size) as usize];
         let Some(kernel) = target.members(kernel_ty).find(|k| k.name == m.name) else {
             // A callback that the kernel lacks is dropped; a setting that the kernel lacks must be
-            // 0.
+            // 0, or else the load is refused.
             if m.kind == MemberKind::Data && bytes.iter().any(|b| *b != 0) {
                 return Err(bad(format!("the kernel has no member `{}`, but it is set", m.name)));
             }

@@ -193,7 +193,8 @@ fn tables_are_matched_by_member_name() {
     assert_eq!(first.callback("init"), loaded.func("my_init"));
     assert_eq!(first.callback("enqueue"), None);
     assert!(first.member("newer").is_none(), "the kernel does not know it");
-    // Programs that no table uses any more are not loaded, and neither are optional programs.
+    // Programs that no table uses any more are not loaded, and neither are programs of an optional
+    // section (`?` in its name).
     for program in ["my_enqueue", "for_missing_member", "optional_prog", "on_thing"] {
         assert_eq!(loaded.func(program), None, "{program}");
     }

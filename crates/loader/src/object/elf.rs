@@ -43,7 +43,7 @@ pub struct Symbol<'a> {
     pub name: &'a str,
     pub value: u64,
     pub size: u64,
-    /// None if the symbol is undefined or in a reserved section.
+    /// Section that defines the symbol; None if the symbol is undefined or in a reserved section.
     pub section: Option<SectionId>,
     pub undefined: bool,
     pub is_func: bool,

@@ -135,7 +135,7 @@ fn other_files_are_refused_by_name() {
     assert!(refused(b"").starts_with("object \"x.bpf.o\": not a readable ELF file"));
     assert!(refused(b"#!/bin/sh\n").contains("not a readable ELF file"));
     let mut other = testdata("torn.bpf.o");
-    // This sets `e_machine` to x86-64.
+    // This sets `e_machine` to x86-64, which the parser must refuse.
     other[18] = 62;
     assert!(refused(&other).contains("machine 62"));
 }

@@ -22,7 +22,7 @@ fn an_untested_load_or_store_is_found() {
     assert_eq!(check(&[ldx(0, 6, 16)]), Some(1));
     assert_eq!(check(&[RawInsn::new(0x7b, 6, 1, 16, 0)]), Some(1));
     assert_eq!(check(&[RawInsn::new(0x7a, 6, 0, 16, 0)]), Some(1));
-    // r2 = r6; r2 += 8
+    // The check also finds arithmetic on the untested argument: `r2 = r6; r2 += 8`.
     assert_eq!(check(&[RawInsn::new(0xbf, 2, 6, 0, 0), RawInsn::new(0x07, 2, 0, 0, 8)]), Some(2));
 }
 
@@ -36,16 +36,17 @@ fn another_argument_is_free() {
 
 #[test]
 fn a_test_of_any_copy_suffices() {
-    // if r6 == 0 goto +1; r0 = *(r6 + 16)
+    // Accepted: `if r6 == 0 goto +1; r0 = *(r6 + 16)`.
     assert_eq!(check(&[RawInsn::new(0x15, 6, 0, 1, 0), ldx(0, 6, 16)]), None);
-    // r7 = r6; if r7 == 0 goto +1; r0 = *(r6 + 16)
+    // Accepted, because a test of the copy r7 counts for r6:
+    // `r7 = r6; if r7 == 0 goto +1; r0 = *(r6 + 16)`.
     let copied = [RawInsn::new(0xbf, 7, 6, 0, 0), RawInsn::new(0x15, 7, 0, 1, 0), ldx(0, 6, 16)];
     assert_eq!(check(&copied), None);
 }
 
 #[test]
 fn a_test_of_something_else_does_not() {
-    // if r1 == 0 goto +1; r0 = *(r6 + 16)
+    // Refused, because r1 holds the context: `if r1 == 0 goto +1; r0 = *(r6 + 16)`.
     assert_eq!(check(&[RawInsn::new(0x15, 1, 0, 1, 0), ldx(0, 6, 16)]), Some(2));
 }
 
@@ -62,7 +63,8 @@ fn the_stack_and_saved_registers_keep_it() {
 
 #[test]
 fn where_paths_disagree_it_accepts() {
-    // if r1 == 0 goto +1; r6 = r1; r0 = *(r6 + 0): r6 is the argument on one path only.
+    // `if r1 == 0 goto +1; r6 = r1; r0 = *(r6 + 0)`: r6 is the untested argument on one of two
+    // paths only, so the check accepts the load.
     let body = [RawInsn::new(0x15, 1, 0, 1, 0), RawInsn::new(0xbf, 6, 1, 0, 0), ldx(0, 6, 0)];
     assert_eq!(check(&body), None);
 }

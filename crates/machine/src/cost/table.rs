@@ -65,12 +65,12 @@ pub struct IdleState {
 pub(crate) struct Overrides {
     constants: BTreeMap<String, (Constant, usize)>,
     idle: Option<Vec<IdleState>>,
-    /// A factor, with its source, on every time of the base table that the file does not replace.
-    /// It does not apply to idle states.
+    /// A factor, with its source, on every time of the base table that the machine file does not
+    /// replace. It does not apply to idle states.
     scale: Option<(Ratio, String)>,
 }
 
-/// Returns the table that applies if a machine names no other.
+/// Returns the base table for machines that name none.
 pub(crate) fn default_base() -> CostTable {
     let (name, text) = BASES[0];
     // The embedded table is part of the program; a test of this crate checks that it loads.
@@ -78,7 +78,7 @@ pub(crate) fn default_base() -> CostTable {
 }
 
 impl CostTable {
-    /// Parses a complete table. `file` is only a name for messages.
+    /// Parses a complete cost table. `file` is only a name for messages.
     pub fn from_toml(file: &str, text: &str) -> Result<CostTable, MachineError> {
         let document = Document::parse(file, text)?;
         Overrides::read(document, &[])?.complete(file)
@@ -140,7 +140,8 @@ impl Overrides {
         Ok(read)
     }
 
-    /// Returns the typed table; an error if a constant is missing.
+    /// Returns the constants as a cost table with typed fields, or an error if a constant is
+    /// missing.
     fn complete(self, file: &str) -> Result<CostTable, MachineError> {
         let error =
             |line: usize, what: String| MachineError::File { file: file.to_owned(), line, what };

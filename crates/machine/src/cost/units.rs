@@ -78,7 +78,7 @@ impl Index<Distance> for ByDistance {
 #[serde(untagged)]
 pub enum ConstantValue {
     Number(u64),
-    /// One number per distance.
+    /// One number for each `Distance` between two CPUs.
     ByDistance(ByDistance),
     Ratio(Ratio),
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The heads of the event queue's parts, and the earliest of them.
+//! The heads of the event queue's parts: the earliest event of each lane and of the heap, and the
+//! earliest of all.
 //!
 //! Owns: the key of each part's head, and the earliest key. Does not: know events.
 
@@ -30,9 +31,9 @@ impl Default for Heads {
 }
 
 impl Heads {
-    /// Updates the keys after the head of `part`, the earliest of all, was taken; `next` is the
-    /// part's new head. The comparisons are free of branches, because it is random which part is
-    /// next.
+    /// Updates the keys after the head of `part`, the earliest of all, was taken; `next` is the key
+    /// of the part's new head. The comparisons are free of branches, because it is random which
+    /// part is next.
     #[inline]
     pub fn head_taken(&mut self, part: usize, next: u128) {
         self.keys[part] = next;
@@ -43,7 +44,8 @@ impl Heads {
         self.earliest = eager.iter().fold(self.earliest_rare, |a, &b| a.min(b));
     }
 
-    /// Updates the keys after `part` got an earlier head, or kept its head.
+    /// Updates the keys after `part` got an earlier head, or kept its head; `head` is the key of
+    /// the part's present head.
     #[inline]
     pub fn set_earlier_head(&mut self, part: usize, head: u128) {
         self.keys[part] = head;

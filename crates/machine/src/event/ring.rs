@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A lane of the event queue: a ring of events in order of time, taken from its front.
 //!
-//! Owns: the places and their growth. Does not: assign sequence numbers; know the heap or other
-//! lanes.
+//! Owns: the places of the events in memory, and their growth. Does not: assign sequence numbers;
+//! know the heap or other lanes.
 
 use super::QueuedEvent;
 use crate::id::Nanos;
@@ -62,7 +62,8 @@ impl<T: Copy + Default> Ring<T> {
         (self.at(self.head - 1), self.front())
     }
 
-    /// Puts an event at the end. Returns false if it is out of order there; see `sort_last`.
+    /// Puts an event at the end. Returns false if the event may be out of order there. The caller
+    /// must then call `sort_last`.
     #[inline(always)]
     pub fn push(&mut self, event: QueuedEvent<T>) -> bool {
         if self.len() == self.places.len() {

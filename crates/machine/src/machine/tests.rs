@@ -45,8 +45,8 @@ fn the_papers_machines() {
     let p3 = Machine::resolve("p3-8way").unwrap();
     assert_eq!(p3.topology.distance(CpuId(0), CpuId(7)), Distance::Llc);
     assert_eq!(p3.costs.tick_period_ns(), 10_000_000);
-    // The file's factor applies to every time that the file gives no figure for, and to nothing
-    // else.
+    // The factor in the machine file applies to every time that the file gives no figure for, and
+    // to nothing else.
     assert_eq!(p3.costs.bpf.insn_ps, 6 * CostTable::modern().bpf.insn_ps);
     assert_eq!(p3.costs.bpf.call_bytes, CostTable::modern().bpf.call_bytes, "no time");
     assert_eq!(p3.costs.sched.context_switch_ns, 1200);

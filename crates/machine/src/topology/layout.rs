@@ -100,7 +100,7 @@ pub enum TopologyError {
     Empty {
         /// "core" or "LLC".
         what: &'static str,
-        /// Position in the description.
+        /// Index of the group among the cores or LLCs, sorted by lowest CPU.
         index: usize,
     },
     /// A CPU is in two groups of one kind.
@@ -122,14 +122,14 @@ pub enum TopologyError {
     UnknownCpu {
         /// "LLC" or "node".
         what: &'static str,
-        /// Position in the description.
+        /// Index of the group among the LLCs, sorted by lowest CPU, or among the nodes.
         index: usize,
         cpu: u32,
     },
-    /// A smaller group crosses the border of a larger one.
+    /// A core crosses the border of an LLC, or an LLC crosses the border of a node.
     #[error("the {inner} of CPU {cpu} is split across {outer}s")]
     Split {
-        /// A CPU of the inner group, in another `outer` than the group's first CPU.
+        /// A CPU of the split group. It lies in another `outer` than the group's first CPU.
         cpu: u32,
         /// "core" or "LLC".
         inner: &'static str,
@@ -140,7 +140,7 @@ pub enum TopologyError {
     #[error("CPU {cpu} has capacity {capacity}; it must be in 1..=1024")]
     Capacity {
         cpu: u32,
-        /// The given capacity.
+        /// The refused capacity.
         capacity: u32,
     },
     /// No CPU has full capacity. Capacities are relative to the fastest CPU.
@@ -151,7 +151,7 @@ pub enum TopologyError {
     CapacityCount {
         /// Number of entries given.
         given: usize,
-        /// Number of CPUs.
+        /// Number of CPUs of the machine.
         cpus: usize,
     },
     /// A row of the distance matrix is missing or has the wrong length.
@@ -163,11 +163,11 @@ pub enum TopologyError {
         /// Number of nodes.
         nodes: usize,
     },
-    /// The diagonal is not 10.
+    /// An entry on the diagonal of the distance matrix is not 10.
     #[error("node {node} is at distance {distance} from itself; local distance is 10")]
     LocalDistance {
         node: usize,
-        /// The given distance.
+        /// The refused distance of the node to itself.
         distance: u32,
     },
     /// A remote distance is as short as the local one, or means "unreachable".
@@ -177,22 +177,23 @@ pub enum TopologyError {
         from: usize,
         /// Column of the matrix.
         to: usize,
-        /// The given distance.
+        /// The refused distance.
         distance: u32,
     },
-    /// The matrix is not symmetric.
+    /// The distance matrix is not symmetric.
     #[error("node {from} is at distance {there} from node {to}, but {back} the other way round")]
     Asymmetric {
         /// Row of the matrix.
         from: usize,
         /// Column of the matrix.
         to: usize,
-        /// The entry.
+        /// Distance in row `from` and column `to`.
         there: u32,
-        /// The mirrored entry.
+        /// Distance in row `to` and column `from`.
         back: u32,
     },
-    /// Scheduling domains would take too much time and memory to build.
+    /// Nodes have so many different distances that the scheduling domains would take too much time
+    /// and memory to build.
     #[error(
         "{nodes} nodes at {distances} different distances; for so many nodes at most {most} are possible (nodes x nodes x distances: at most {NUMA_GROUPS_MAX})"
     )]
@@ -201,17 +202,17 @@ pub enum TopologyError {
         nodes: usize,
         /// Number of different distances between two nodes.
         distances: usize,
-        /// Maximum number of different distances.
+        /// Maximum number of different distances for this number of nodes.
         most: usize,
     },
-    /// A size that no machine has.
+    /// A cache or memory of a size that no machine has.
     #[error("{what} {index} has {bytes} bytes; at most 2^52 are possible")]
     TooLarge {
         /// "node", "LLC" or "core".
         what: &'static str,
-        /// Position in the description.
+        /// Index of the node, LLC or core in the layout.
         index: usize,
-        /// The given size.
+        /// The refused size.
         bytes: u64,
     },
 }
@@ -283,7 +284,8 @@ fn check_capacities(layout: &Layout, nr_cpus: usize) -> Result<(), TopologyError
     Ok(())
 }
 
-/// Fills in the default matrix of node distances if none is given, else checks the given one.
+/// Fills in the default matrix of node distances if the layout has no distances, and otherwise
+/// checks the layout's matrix.
 fn check_distances(nodes: &mut [NodeLayout]) -> Result<(), TopologyError> {
     let nr = nodes.len();
     if nodes.iter().all(|node| node.distances.is_empty()) {
@@ -330,7 +332,8 @@ fn check_distance(nodes: &[NodeLayout], from: usize, to: usize) -> Result<(), To
     Ok(())
 }
 
-/// Returns, for each CPU, the index of the only group that contains it.
+/// Returns, for each CPU, the index of the only group (core, LLC or node) that contains it. Refuses
+/// groups that overlap or leave out a CPU.
 fn partition<'a>(
     what: &'static str,
     nr_cpus: usize,
@@ -376,7 +379,7 @@ fn check_nested(
     Ok(())
 }
 
-/// Makes the topology from a checked layout and each CPU's groups. Cannot fail.
+/// Makes the topology from a checked layout and the core, LLC and node of each CPU. Cannot fail.
 fn assemble(layout: Layout, core_of: &[u32], llc_of: &[u32], node_of: &[u32]) -> Topology {
     let nr = core_of.len();
     let mask = |cpus: &[u32]| CpuMask::of(nr, cpus.iter().map(|&cpu| CpuId(cpu)));

@@ -26,8 +26,8 @@ use super::{
     CPUS_MAX, CoreLayout, Layout, LlcLayout, NODES_MAX, NodeLayout, Topology, TopologyError,
 };
 
-/// Maximum length in bytes. For a synthetic machine with 8192 CPUs lstopo wrote 9.0 MiB in format
-/// 1, 5.1 MiB in format 2.
+/// Maximum length of a file in bytes. For a synthetic machine with 8192 CPUs lstopo wrote 9.0 MiB
+/// in format 1, 5.1 MiB in format 2.
 const BYTES_MAX: usize = 32 << 20;
 /// Maximum number of XML nodes, including text between elements. A machine with 8192 CPUs has less
 /// than 40,000, without objects for inner caches. The time for a hostile file is linear in this
@@ -161,7 +161,8 @@ struct NumaNode {
     layout: NodeLayout,
 }
 
-/// The layout before distances are matched to nodes by their numbers.
+/// A layout whose nodes still have the operating system's numbers. The distances in the file refer
+/// to nodes by these numbers.
 struct RawLayout {
     cores: Vec<CoreLayout>,
     llcs: Vec<LlcLayout>,
@@ -175,13 +176,15 @@ impl RawLayout {
     }
 }
 
-/// The objects found by the walk over all PUs, by the XML node of each object.
+/// The cores, last-level caches and NUMA nodes of a file, by the XML node of each. A walk over all
+/// PUs collects their CPUs.
 #[derive(Default)]
 struct LstopoObjects {
     cores: BTreeMap<XmlId, CoreLayout>,
     llcs: BTreeMap<XmlId, LlcLayout>,
     nodes: BTreeMap<XmlId, (u32, NodeLayout)>,
-    /// Cache of `node_local_to`: the NUMA node beside or at each object.
+    /// Results of `node_local_to`, by object: the NUMA node at the object or among its memory
+    /// children, if there is one.
     local_node: BTreeMap<XmlId, Option<XmlId>>,
     nr_cpus: usize,
 }
@@ -280,7 +283,8 @@ fn memory_child(child: Node<'_, '_>) -> Option<XmlId> {
     let mut at = child;
     for _ in 0..DEPTH_MAX {
         if is_object(at, "NUMANode") {
-            // In format 1 a NUMA node contains PUs, and is found as their ancestor.
+            // A NUMA node of format 1 contains PUs, and `node_local_to` finds it as their ancestor,
+            // so it does not count as a memory child.
             let has_pu = at.descendants().any(|node| is_object(node, "PU"));
             return (!has_pu).then_some(id_of(at));
         }

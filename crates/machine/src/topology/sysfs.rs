@@ -107,7 +107,7 @@ pub(super) fn split_llcs_by_node(layout: &mut Layout) {
         };
         let parts: Vec<LlcLayout> = nodes.iter().map(part).filter(|p| !p.cpus.is_empty()).collect();
         // An LLC with CPUs of only one node keeps its exact size. Its CPUs that lie in no node stay
-        // in the list, so that the later check finds them.
+        // in the list, so that `Topology::build` finds and refuses them.
         if parts.len() < 2 { vec![llc] } else { parts }
     };
     layout.llcs = std::mem::take(&mut layout.llcs).into_iter().flat_map(split).collect();

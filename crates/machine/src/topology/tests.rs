@@ -19,7 +19,8 @@ fn specs() -> impl Strategy<Value = Spec> {
     )
 }
 
-/// Computes the expected `distance` from the masks alone.
+/// Computes the distance between two CPUs from the masks of cores, LLCs and nodes alone.
+/// `Topology::distance` must give the same.
 fn distance_by_masks(topology: &Topology, a: CpuId, b: CpuId) -> Distance {
     if a == b {
         Distance::Same
@@ -206,8 +207,9 @@ fn too_many_cpus_or_nodes_in_a_layout() {
     assert_eq!(Topology::build(layout), Err(TopologyError::TooManyNodes { nr: 1025 }));
 }
 
-/// Uses the distances of a ring of nodes. Nodes without distances have the default, a single remote
-/// distance.
+/// A topology with more different distances than its number of nodes allows is refused. The nodes
+/// form a ring. The last layout, 1024 nodes without given distances, has a single remote distance
+/// and is accepted.
 #[test]
 fn many_nodes_at_many_distances_are_refused() {
     let ring = |nr: u32, most: u32| {

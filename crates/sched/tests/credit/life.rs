@@ -80,7 +80,8 @@ fn tasks_move_between_cgroups_and_a_cgroup_goes() {
         k.user(|k| k.move_to_cgroup(task, a)).expect("moved");
     }
     k.user(|k| k.rmdir(b)).expect("empty");
-    // The vCPUs that were parked in /b run again, although /b is gone and unparks nothing any more.
+    // The vCPUs that were parked in /b must run again, although /b is gone and unparks nothing any
+    // more: in two seconds, the tasks in /a must use more than 6 s of CPU time.
     let before = group_ns(&k, "/a");
     go_on(&mut k, 2 * SECOND);
     assert!(group_ns(&k, "/a") - before > 6 * SECOND, "four CPUs for two seconds");

@@ -7,7 +7,8 @@ use scxlab_testkit::sim::group_ns;
 fn assert_shares(machine: &str, doms: &[Dom], knobs: &[(&str, &str)], weight_of: fn(&Dom) -> u32) {
     let (mut k, _) = attached(machine, &saturating(doms), knobs);
     k.start();
-    // At the start, no tick has seen any vCPU, so the first slices do not follow the weights.
+    // At the start, no tick has seen any vCPU, so the first slices do not follow the weights. The
+    // measurement therefore begins after a second.
     go_on(&mut k, SECOND);
     let ns = |k: &Kernel| -> Vec<u64> {
         (0..doms.len()).map(|i| group_ns(k, &format!("/d{i}"))).collect()
@@ -65,9 +66,9 @@ fn a_weight_that_changes_while_running_counts_from_then_on() {
     assert_near("3 of 4", got[1] / (got[0] + got[1]), 0.75, 2.0);
 }
 
-/// The README's bound for a vCPU that never sleeps: its debt is repaid after `floor / share`, then
-/// each other vCPU on its CPU runs for one slice. In this test, the debt is at most 90 ms, and the
-/// share is 1/9 of a CPU.
+/// No vCPU that never sleeps may wait for longer than the README says: until its debt is repaid,
+/// and then for a slice of each other vCPU on its CPU. In this test, the debt is at most 90 ms, and
+/// the vCPU repays it in nine times as long, because its share is 1/9 of the CPU.
 #[test]
 fn nobody_waits_longer_than_the_bound() {
     let doms = [100, 800].map(Dom::weighing);
@@ -78,7 +79,8 @@ fn nobody_waits_longer_than_the_bound() {
     assert!(longest < bound, "{longest} ns");
 }
 
-/// Two domains have weights 1 and 10000. Without the rescue, the light vCPU would wait for minutes
+/// The rescue runs a vCPU that has waited for `rescue_ms` behind vCPUs of higher priority. Two
+/// domains have weights 1 and 10000. Without the rescue, the light vCPU would wait for minutes
 /// between slices; with it, for little more than `rescue_ms`.
 #[test]
 fn who_is_kept_waiting_is_rescued() {

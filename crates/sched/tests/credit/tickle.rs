@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The decision of `bpf/lib/tickle.bpf.h`, tested by the table `cases/sched/credit/tickle.case`.
-//! The cases follow from the diff of the Xen change that the header names.
+//! Tests which CPUs a waking vCPU interrupts (`bpf/lib/tickle.bpf.h`), by the table
+//! `cases/sched/credit/tickle.case`. The cases follow from the diff of the Xen change that this
+//! header names.
 
 use scxlab_testkit::shipped::{run_program, selftest};
 use scxlab_testkit::sim::kernel;
@@ -23,7 +24,8 @@ fn priority(name: &str) -> i32 {
     known.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no priority {name}")).1
 }
 
-/// Builds a `struct tickle_case` of the object, field by field.
+/// Builds the argument of the BPF program `tickle_run`, a `struct tickle_case`, from the words of a
+/// case.
 fn context(words: &[&str]) -> Vec<u8> {
     let bits = |text: &str| u64::from_str_radix(text, 16).expect("hexadecimal bits");
     let number = |text: &str| text.parse::<u32>().expect("a number");
@@ -44,7 +46,8 @@ fn context(words: &[&str]) -> Vec<u8> {
     ctx
 }
 
-/// Formats the object's result as the case file writes it.
+/// Formats the result that `tickle_run` left in its argument as the case file writes it: CPUs told,
+/// counters that went up, and the last CPU tickled.
 fn outcome(cpu: u32, ctx: &[u8]) -> String {
     let word = |at: usize| u32::from_ne_bytes(ctx[at..at + 4].try_into().expect("four bytes"));
     let woken = u64::from_ne_bytes(ctx[16..24].try_into().expect("eight bytes"));

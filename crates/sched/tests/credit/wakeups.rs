@@ -11,8 +11,8 @@ use scxlab_testkit::state::{stat, task_stat};
 const OLD: &str = "old";
 const NEW: &str = "new";
 
-/// Two vCPUs that are pinned to CPUs 0 and 1 and never sleep; short vCPUs appear on every CPU in
-/// turn.
+/// Workload: two vCPUs, pinned to CPUs 0 and 1, never sleep; every 7 ms, the vCPU `parent` forks a
+/// vCPU that runs for 300 us. These short vCPUs appear on every CPU in turn.
 const SHORT_BESIDE_HOGS: &str = "
     duration = '10s'
     [[thread]]
@@ -48,8 +48,9 @@ fn with_a_suitable_idler_new_tells_no_busy_cpu_and_old_does() {
     assert!(old > 50, "{old}");
 }
 
-/// Returns the number of involuntary switches of vCPUs, without the switches by which a tick moved
-/// a vCPU to another core or socket, and the number of preempting tickles.
+/// Returns two numbers: the involuntary switches of vCPUs, without the switches by which a tick
+/// moved a vCPU to another core or socket; and the busy CPUs that wake-ups told to reschedule
+/// (`tickle_preempt`).
 fn interrupted(machine: &str, tasks: usize, run_us: u32, seed: u64, side: &str) -> (u64, u64) {
     // Run times all differ; otherwise the vCPUs would wake up at the same times for ever.
     let mut text = "duration = '1s'\n".to_owned();
@@ -114,7 +115,8 @@ fn free_of_bpf(machine: &str) -> Machine {
     machine
 }
 
-/// Returns the trace's hash and the number of preempting wake-ups.
+/// Returns the trace's hash and the number of busy CPUs that wake-ups told to reschedule
+/// (`tickle_preempt`).
 fn trace(machine: &str, text: &str, side: &str) -> (u64, u64) {
     let (mut k, loaded) = attached_to(free_of_bpf(machine), text, &[("tickle", side)]);
     run_for(&mut k, 5 * SECOND);
@@ -155,8 +157,8 @@ fn pinned_vcpus_see_no_difference() {
     assert_eq!(trace("4c", &text, NEW), old);
 }
 
-/// A pinned task wakes up on the CPU of a hog. Only the hog may run on the idle CPU: the new rule
-/// moves it to this CPU, once and for good; the old rule does not.
+/// A pinned task wakes up on CPU 0, where a hog runs, while CPU 1 is idle. Only the hog may run on
+/// CPU 1: the new rule must move the hog there, once and for good; the old rule must not.
 #[test]
 fn new_migrates_away_whom_it_interrupts_and_old_lets_it_wait() {
     let text = "

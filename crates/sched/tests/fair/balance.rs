@@ -16,7 +16,8 @@ use crate::{MS, SECOND, run_on, stayed};
 /// Both kinds of load tracking: the guarantees of balancing must not depend on the kind.
 const MODES: [&str; 2] = ["fair", "fair,load=FAIR_LOAD_PELT"];
 
-/// One task of 80 % and two of 40 %, with periods that drift against each other.
+/// Task `a` wants 80 % of a CPU, `b` and `c` want 40 % each. Their periods drift against each
+/// other.
 const TASKS: &str = r#"
     duration = "12s"
     [[thread]]
@@ -34,13 +35,14 @@ const TASKS: &str = r#"
 /// wakes up.
 const MACHINE: &str = "1n2l1c1t";
 
-/// Tells whether the large task has a CPU for itself.
+/// Tells whether task `a` has a CPU for itself, while `b` and `c` share the other CPU.
 fn is_split(k: &Kernel) -> bool {
     let cpu = |name: &str| k.tasks.iter().find(|t| t.name == name).expect("a task").cpu;
     cpu("b") == cpu("c") && cpu("a") != cpu("b")
 }
 
-/// Returns the percentage of the time in which the large task has a CPU for itself.
+/// Returns the percentage of the time after the first two seconds in which task `a` has a CPU for
+/// itself.
 fn split_percent(tasks: &str, machine: &str, scheduler: &str, seed: u64) -> u64 {
     let (mut k, _) = scheduled(scheduler, machine, tasks, seed);
     k.start();
@@ -246,7 +248,8 @@ fn bound_tasks_do_not_hide_free_ones() {
             let (mut k, _) =
                 scheduled(scheduler, machine, &format!("hogs,tasks={},duration=none", cpus + 6), 1);
             k.start();
-            // One hog on each CPU, four more on CPU 0, two more on CPU 1.
+            // The test first binds one hog to each CPU, four more to CPU 0 and two more to CPU 1.
+            // It then frees the three hogs of CPU 1.
             let home = |i: usize| if i < cpus { i } else { usize::from(i >= cpus + 4) };
             let free: Vec<usize> = (0..cpus + 6).filter(|&i| home(i) == 1).collect();
             bind(&mut k, |i| Some(home(i)));

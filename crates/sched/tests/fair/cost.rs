@@ -82,8 +82,9 @@ fn insns(fair: &str, machine: &str, workload: &str) -> u64 {
     ops.into_iter().map(of).sum::<u64>() / k.metrics.switches
 }
 
-/// All tasks are in the root cgroup. The second bound of each row is for PELT, with which a switch
-/// takes more instructions, most of all where a period has ended since the last update of the load.
+/// Bounds the BPF instructions per context switch, with all tasks in the root cgroup. The second
+/// bound of each row is for PELT, with which a switch takes more instructions, most of all where a
+/// PELT period has ended since the last update of the load.
 #[test]
 fn a_switch_takes_few_instructions() {
     let sleepers = "duration = \"1s\"\n[[thread]]\nname = \"s\"\ninstances = 10\n\

@@ -34,9 +34,10 @@ fn deep_cgroups_count_as_their_ancestors() {
     hog(&mut text, "top", "/d");
     let (mut k, loaded) = scheduled("fair", "1c", &text, 1);
     run(&mut k, SECOND);
-    // Levels 1 to 15 have queues of their own.
+    // Levels 1 to 15 have queues of their own; the cgroups of the other levels are counted.
     assert_eq!(stat(&k, &loaded, "groups_clamped"), 24 - 15);
-    // The two deep tasks share the time of one entity beside "top".
+    // In the queue of `/d`, the child `/d/d` is one entity beside the task `top`. The two deep
+    // tasks are in this entity, so together they get as much time as `top`, each a half.
     let (deep, less, top) = (run_ns(&k, "deep"), run_ns(&k, "less"), run_ns(&k, "top"));
     assert!((deep + less).abs_diff(top) < 40 * MS, "{deep} + {less}, {top}");
     assert!(deep.abs_diff(less) < 40 * MS, "{deep}, {less}");
@@ -123,7 +124,8 @@ fn a_small_cap_on_many_tasks_is_no_stall() {
     let (mut k, _) = scheduled("fair", "1c", &text, 1);
     k.start();
     run_on(&mut k, 45 * SECOND);
-    // The cap allows 45 ms; in addition each task may run one tick of 4 ms every ten seconds.
+    // The cap allows 45 ms in 45 s; in addition, the rescue may run each of the 20 tasks for one
+    // tick of 4 ms every ten seconds.
     let used = group_ns(&k, "/c");
     assert!(used < SECOND / 2, "{used}");
 }

@@ -126,7 +126,9 @@ fn a_sleeper_takes_its_load_along() {
     let sleeper = k.tasks.iter().find(|t| t.name == "s").expect("it sleeps").id;
     k.user(|k| k.set_affinity(sleeper, &CpuMask::of(2, [CpuId(1)]))).expect("an online CPU");
     let asleep = total_load(&mut k, &loaded);
-    // The task slept for 10 ms, in which a load decays by a fifth, and has run for 2 ms since.
+    // The task slept for 10 ms, in which a load decays by a fifth, and has run for 2 ms since. So
+    // more than 75 % of the load that was measured during its sleep must have arrived on CPU 1, and
+    // none is left on CPU 0.
     advance(&mut k, 413 * MS);
     let (left, arrived) = (root(&mut k, 0), root(&mut k, 1));
     assert_eq!((left.blocked_load, left.runnable_load), (0, 0));
@@ -175,7 +177,8 @@ fn duty_cycle(run_ms: u64, tasks: u64) {
         let off = (part / wanted - 1.0).abs() * 100.0;
         assert!(off <= percent, "{tasks} of {run_ms} ms: {what} {part:.3}, wanted {wanted:.3}");
     }
-    // A waiting task counts as runnable, but not as running.
+    // A waiting task counts as runnable, but not as running. If there are several tasks, the
+    // runnable average must therefore exceed the running average, by a fifth or more.
     assert!(runnable * 100 >= usage * 99, "{runnable} {usage}");
     assert!(tasks == 1 || runnable * 100 > usage * 120, "{runnable} {usage}");
 }

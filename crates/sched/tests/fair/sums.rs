@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A law about the sums that a group and its queues hold. After every step of the scenarios below,
-//! the test computes these sums anew from the object's memory. `Sums::check` states the law.
+//! A law about the sums that `fair` keeps for each cgroup (a group) and for the group's queue on
+//! each CPU. After every step of the scenarios below, the test computes these sums anew from the
+//! object's memory. `Sums::check` states the law.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +64,8 @@ struct EntitySums {
 struct QueueSnapshot {
     since: u64,
     weight: i64,
-    /// Remaining load, by either kind of load tracking.
+    /// Load left in the queue, by either kind of load tracking: the sum of `load_avg` and
+    /// `blocked_load`.
     left: i64,
     runnable: i64,
     /// CPU time in ns.
@@ -150,8 +152,8 @@ impl Sums {
                 };
                 let held_up = self.is_held(k, q);
                 let entry = since.entry(q.at).or_insert(now);
-                // If a task was in the queue between two checks, the visit shows by the CPU time
-                // that the task used or the load that it left.
+                // A task may have been in the queue only between two checks. Such a visit shows by
+                // the CPU time that the task used or the load that it left.
                 let left = now.left > entry.left || now.runnable > entry.runnable;
                 let visited = left || now.ran != entry.ran;
                 let changed = entry.weight != now.weight || (visited && now.weight == 0);

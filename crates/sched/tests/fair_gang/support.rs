@@ -16,7 +16,7 @@ pub struct Job {
     pub gang: bool,
     /// Workload operations before the work of each barrier interval.
     pub before: &'static str,
-    /// Whether the threads do without a barrier, at which they would meet.
+    /// Whether the job has no barrier. Otherwise, its threads meet at a barrier after each compute.
     pub no_barrier: bool,
     /// Whether each thread is in a cgroup of its own below the job's.
     pub nested: bool,
@@ -52,7 +52,8 @@ fn job(job: &Job) -> String {
     text
 }
 
-/// Returns the globals that the recipe `fair` sets.
+/// Returns names and values of the scheduler's topology tables, for the globals that the recipe
+/// `fair` sets.
 pub fn topology(machine: &str) -> Vec<(String, String)> {
     let machine = Machine::resolve(machine).unwrap_or_else(|e| panic!("{e}"));
     let t = &machine.topology;

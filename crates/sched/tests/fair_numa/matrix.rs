@@ -15,7 +15,8 @@ use scxlab_testkit::shipped::scheduled;
 
 use super::settle::{MS, NodeFigures, ProcessLoad, SECOND, Sleep, assert_spread, units, watch};
 
-/// `numa_settle_ns` plus four ticks.
+/// Longest time for which a CPU may be idle beside a waiting task: `numa_settle_ns` plus four
+/// ticks.
 const GRACE: u64 = 48 * MS;
 const SEEDS: u64 = 20;
 const DUTIES: [u32; 7] = [5, 10, 25, 50, 75, 90, 100];
@@ -98,8 +99,8 @@ fn check(knobs: &str, places: &[Place], every: usize, percent: usize) {
     for seed in 1..=SEEDS {
         for (p, place) in places.iter().enumerate() {
             for (d, duty) in DUTIES.into_iter().enumerate() {
-                // For the same place and duty cycle, seeds differ in the kind of sleep and in the
-                // period.
+                // On the same machine and with the same duty cycle, different seeds have different
+                // kinds of sleep or different periods.
                 let turn = seed as usize + p + d;
                 let (sleep, period_us) = (SLEEPS[turn % 3], [4000, 10_000, 6700][turn / 3 % 3]);
                 let load = ProcessLoad { sizes: place.sizes.to_vec(), duty, sleep, period_us };

@@ -57,9 +57,9 @@ impl Model {
         self.of(process).filter_map(|m| m.memory.filter(|f| f.0 == node)).map(|f| f.1).sum()
     }
 
-    /// Returns how many more faults the process has on node `to` than on node `from`, if it has at
-    /// least as much weight on `from` as on `to` and the difference is at most the task's weight;
-    /// otherwise 0.
+    /// Returns how many more NUMA faults the process of `m` has on node `to` than on node `from`.
+    /// The result is 0 unless the process has at least as much weight on `from` as on `to`, and at
+    /// most the weight of `m` more.
     fn memory_gain(&self, m: &Member, from: u64, to: u64) -> i64 {
         let (here, there) = (self.home(m.process, from).0, self.home(m.process, to).0);
         let level = m.process != 0 && there <= here && here <= there + m.weight;
@@ -86,8 +86,8 @@ impl Model {
         process != 0 && all > weight && !self.gains(process, from, to, weight, by_faults)
     }
 
-    /// Returns the shares that an exchange of `m` and `o` changes, largest first, before and after
-    /// the exchange.
+    /// Returns the weights that the two processes have on the two nodes, largest first, before and
+    /// after the tasks `m` and `o` exchange their nodes.
     fn swapped(&self, m: &Member, o: &Member, from: u64, to: u64) -> [Vec<u64>; 2] {
         let shares = |moved: u64, other: u64| {
             let mut of = vec![
@@ -234,7 +234,8 @@ fn a_node_takes_a_task_per_core_or_its_share() {
         call(k, &loaded, "step", &mut [1, member, 0, node, 1024, from]);
         call(k, &loaded, "step", &mut [2, member, 0, 0, 0, until]);
     };
-    // Three tasks that ran for a millisecond each.
+    // Three tasks ran on node 0 for a millisecond each. The node has four cores, so it has room for
+    // one more task until a fourth task has run there.
     (0..3).for_each(|m| run(&mut k, m, 0, m << 20, (m + 1) << 20));
     assert!(room(&mut k, &loaded, 0, 0, window(1)).0, "a core is free");
     run(&mut k, 3, 0, window(1), window(1) + (1 << 20));
@@ -242,6 +243,7 @@ fn a_node_takes_a_task_per_core_or_its_share() {
     assert!(room(&mut k, &loaded, 0, 1, window(1)).0, "for a moment, if another goes");
     assert!(room(&mut k, &loaded, 0, 0, window(2)).0, "three slept for more than a window");
     // More tasks than cores: 24 tasks on 20 cores, four on node 0 and five on each of the others.
+    // The share of a node is 4.8 tasks, so node 0 has room for a fifth task, but not for a sixth.
     let now = window(10);
     (0..4).for_each(|m| run(&mut k, m + 10, 0, now, now + 1000));
     (0..20).for_each(|m| run(&mut k, m + 20, 1 + m % 4, now, now + 1000));

@@ -112,9 +112,9 @@ fn no_cpu_is_idle_beside_a_waiting_task() {
     assert!(broken.is_empty(), "{} broken:\n{}", broken.len(), broken.join("\n"));
 }
 
-/// CPUs go off line and come back; no CPU may stay idle beside waiting work. A CPU that goes off
-/// line hands on its tasks but must not kick another CPU, and the scheduler still counts the CPU as
-/// idle after it has left.
+/// CPUs go off line and come back; no CPU may stay idle beside waiting work. Two facts make this
+/// hard: a CPU that goes off line hands on its tasks but must not kick another CPU, and the
+/// scheduler still counts the CPU as idle after it has left.
 #[test]
 fn cpus_that_come_and_go_leave_no_cpu_idle_beside_work() {
     for seed in 1..=8 {
@@ -139,8 +139,9 @@ fn cpus_that_come_and_go_leave_no_cpu_idle_beside_work() {
     }
 }
 
-/// The scheduler may move each of the two tasks once at the start, and once more when the first
-/// wait of the other task is short.
+/// A pair of tasks that wake each other may migrate four times at most: the scheduler may move each
+/// of the two tasks once at the start, and once more when the first wait of the other task is
+/// short.
 #[test]
 fn a_lone_pair_does_not_wander() {
     for (seed, machine) in (1..).zip(MACHINES) {

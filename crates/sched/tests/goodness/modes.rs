@@ -126,8 +126,9 @@ fn random_workload(seed: u64) -> (String, u64) {
     (text, tasks + 2)
 }
 
-/// The bound is twice the longest slice of each other task, each slice with the tick by which its
-/// end may be late (README, "Limits"). Waits that have not ended at the end of the run count.
+/// No task may wait for longer than twice the sum of the other tasks' longest slices. A tick is
+/// added to each slice, because the end of the slice may be this much late (README, "Limits").
+/// Waits that have not ended at the end of the run count.
 #[test]
 fn nobody_waits_for_longer_than_two_slices_of_each_other() {
     for seed in 1..=10 {
@@ -147,8 +148,8 @@ fn nobody_waits_for_longer_than_two_slices_of_each_other() {
     }
 }
 
-/// In hamq a recalculation covers one queue only: a queue of one task has more recalculations than
-/// a queue of two.
+/// In hamq, a recalculation renews the slices of one CPU's queue only. A queue of one task must
+/// therefore have more recalculations than a queue of two.
 #[test]
 fn queues_of_hamq_recalculate_apart() {
     let hog = "ops = [{ loop = { ops = [{ compute = \"1ms\" }] } }]";

@@ -19,8 +19,9 @@ pub(super) fn check(k: &Kernel, long_paths: bool, broken: &mut Vec<Violation>) {
         let t = &c.time;
         let accounted = t.busy + t.idle + t.overhead;
         used += t.busy + t.overhead;
-        // The kernel has accounted the CPU's time up to `progress_from`, which may be later than
-        // `now` while the CPU is in the kernel.
+        // The kernel has accounted the CPU's time up to `progress_from`, so busy, idle and kernel
+        // time must add up to `progress_from`. It may be later than `now` while the CPU is in the
+        // kernel.
         if c.online && !k.metrics.hotplugged && accounted != c.progress_from {
             say(format!(
                 "CPU {}: {} busy + {} idle + {} kernel = {accounted} of {} ns",

@@ -7,13 +7,13 @@ use super::load::{background, seconds};
 use super::script::hog;
 use scxlab_kernel::behavior::TaskSpec;
 
-/// `enum scx_exit_kind`
+/// Values of the kernel's `enum scx_exit_kind`.
 pub const NONE: u64 = 0;
 pub const UNREG: u64 = 64;
 const UNREG_BPF: u64 = 65;
 const UNREG_KERN: u64 = 66;
 const ERROR: u64 = 1024;
-/// `enum scx_exit_code`
+/// Values of the kernel's `enum scx_exit_code`.
 const ACT_RESTART: u64 = 1 << 48;
 const RSN_HOTPLUG: u64 = 1 << 32;
 

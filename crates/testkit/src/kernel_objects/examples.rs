@@ -24,7 +24,8 @@ fn stat(b: &TestMachine, loaded: &Loaded, map: &str, index: u32) -> u64 {
     copies.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).sum()
 }
 
-/// Detaches, and asserts that no other exit was recorded.
+/// Detaches the scheduler, and asserts that the exit record names this detach as the reason of the
+/// exit.
 fn leave(b: &mut TestMachine, loaded: &Loaded) {
     b.detach();
     b.expect_kind(loaded, UNREG);
@@ -50,7 +51,7 @@ pub fn simple(b: &mut TestMachine) {
     }
 }
 
-/// Tasks that wake up and may run on CPU 0 run on CPU 0.
+/// scx_cpu0: tasks that wake up and may run on CPU 0 run on CPU 0.
 pub fn cpu0(b: &mut TestMachine) {
     let tasks = mixed(b);
     let loaded = b.open_and_load("scx_cpu0");
@@ -65,7 +66,8 @@ pub fn cpu0(b: &mut TestMachine) {
     leave(b, &loaded);
 }
 
-/// CPU 0 dispatches for all CPUs, driven by a timer; tasks on other CPUs get infinite slices.
+/// scx_central: CPU 0 dispatches for all CPUs, driven by a timer; tasks on other CPUs get infinite
+/// slices.
 pub fn central(b: &mut TestMachine) {
     let mut open = b.open("scx_central");
     let nr = u64::from(b.nr_cpus());
@@ -85,7 +87,8 @@ pub fn central(b: &mut TestMachine) {
     leave(b, &loaded);
 }
 
-/// Every task has arena memory, which the scheduler allocates and frees.
+/// scx_sdt: every task has arena memory, which the scheduler allocates and frees. The tasks must
+/// make progress.
 pub fn sdt(b: &mut TestMachine) {
     let tasks = mixed(b);
     let loaded = b.open_and_load("scx_sdt");
@@ -94,7 +97,7 @@ pub fn sdt(b: &mut TestMachine) {
     leave(b, &loaded);
 }
 
-/// CPU time follows the product of weights along the cgroup tree.
+/// scx_flatcg: CPU time follows the product of weights along the cgroup tree.
 pub fn flatcg(b: &mut TestMachine) {
     let mut open = b.open("scx_flatcg");
     set(&mut open, "nr_cpus", u64::from(b.nr_cpus()));
@@ -147,7 +150,7 @@ pub fn flatcg(b: &mut TestMachine) {
     leave(b, &loaded);
 }
 
-/// The two CPUs of a pair run tasks of one cgroup only.
+/// scx_pair: the two CPUs of a pair run tasks of one cgroup only.
 pub fn pair(b: &mut TestMachine) {
     const MAX_CGRPS: u32 = 4096;
     const MAX_QUEUED: u32 = 4096;
@@ -233,7 +236,7 @@ fn same_cgroup_on_pairs(b: &mut TestMachine) {
     assert!(apart * 10 < together, "{apart} samples with two cgroups, {together} with one");
 }
 
-/// A user process orders tasks by virtual time.
+/// scx_userland: a user process orders tasks by virtual time.
 pub fn userland(b: &mut TestMachine) {
     super::userland::run(b, |b, loaded, scheduler| {
         let tasks: Vec<Child> = mixed(b);

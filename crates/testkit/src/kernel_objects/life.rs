@@ -154,7 +154,8 @@ fn count_calls(b: &mut TestMachine, global: bool) {
     assert!(count(b, "init_fork_cnt") >= 2 * NUM_CHILDREN);
 }
 
-/// Switches to SCHED_EXT, switches back if `back`, and exits.
+/// Returns the script of a task that switches to SCHED_EXT, switches back to SCHED_OTHER if `back`,
+/// and exits.
 fn becomes_ext(back: bool) -> super::script::Script {
     let mut step = 0;
     Box::new(move |ctx| {
@@ -169,7 +170,8 @@ fn becomes_ext(back: bool) -> super::script::Script {
     })
 }
 
-/// The part of total_bw that concerns a scheduler: load on every CPU before, during and after it.
+/// The part of total_bw that concerns a scheduler: load on every CPU before, during and after the
+/// time in which the scheduler is attached.
 pub fn total_bw(b: &mut TestMachine) {
     let stress: Vec<Child> =
         (0..b.nr_cpus()).map(|_| b.spawn(TaskSpec::normal("stress"), hog())).collect();

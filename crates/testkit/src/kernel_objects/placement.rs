@@ -73,7 +73,7 @@ fn sleeping_children(b: &mut TestMachine, name: &str) -> Vec<Child> {
 pub fn select_cpu_dfl(b: &mut TestMachine) {
     let loaded = b.open_and_load("select_cpu_dfl");
     b.attach(&loaded, "select_cpu_dfl_ops");
-    // The BPF program looks only at tasks called `select_cpu_dfl`.
+    // The BPF program looks only at tasks called `select_cpu_dfl`, so the children have this name.
     let children = sleeping_children(b, "select_cpu_dfl");
     b.wait_exited(&children, seconds(5));
     assert_eq!(b.get(&loaded, "saw_local"), 0);

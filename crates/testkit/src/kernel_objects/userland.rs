@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 /// Maximum number of tasks dispatched in one pass, before the scheduler yields.
 const BATCH: usize = 8;
-/// CPU time of one pass of the process itself.
+/// CPU time that the user-space scheduler itself takes for one pass.
 const PASS_NS: u64 = 5_000;
 
 /// Loads scx_userland with a process as its user-space scheduler, and calls `test`, which attaches

@@ -23,8 +23,8 @@ fn state() -> impl Strategy<Value = PrevState> {
     prop_oneof![Just(PrevState::Runnable), Just(PrevState::Sleeping), Just(PrevState::Exited)]
 }
 
-/// Generates any kind. Small values are frequent, so that an encoding that mixes up two fields
-/// gives equal hashes to different events.
+/// Generates events of any kind. Small values are frequent, so that an encoding that mixes up two
+/// fields gives equal hashes to different events.
 pub(crate) fn kind() -> impl Strategy<Value = Kind> {
     let none_or = || prop::option::of(task());
     prop_oneof![
@@ -94,8 +94,9 @@ proptest! {
     }
 }
 
-/// A trace must have the same hash in every version of scxlab. A second implementation computed the
-/// golden value. The first two words of each event are its time and a word with its kind and CPU.
+/// A trace must have the same hash in every version of scxlab. A second implementation computed
+/// `GOLDEN`, the expected hash of these three events. The first two words of each event are its
+/// time and a word with its kind and CPU.
 #[test]
 fn values_never_change() {
     let wakeup = Kind::Wakeup { task: TaskId(7), target: CpuId(2), waker: None };

@@ -2,7 +2,7 @@
 //! Lengths of DSQs, from the inserts, moves and switches of the trace.
 //!
 //! Owns: the DSQ of each task, as far as the trace shows it. Does not: count local DSQs, whose
-//! length the UI shows as runnable threads of a CPU, nor more DSQs than a reader can look at.
+//! length the UI shows as runnable threads of a CPU, nor any DSQ after the first `DSQS_MAX`.
 
 use std::collections::BTreeMap;
 

@@ -97,7 +97,8 @@ macro_rules! messages {
             }
         )*
 
-        /// All fields: message, name, type and number.
+        /// Every field that a message of this file declares: message, name, type and number. A test
+        /// compares the fields with Perfetto's own definitions.
         #[cfg(test)]
         pub const FIELDS: &[(&str, &str, &str, u32)] = &[$(
             $((stringify!($name), stringify!($field), stringify!($type), $number),)*
@@ -228,8 +229,8 @@ messages! {
         uuid: Option<u64> = 1,
         name: Option<String> = 2,
         parent_uuid: Option<u64> = 5,
-        /// Set only for the track of a counter. The descriptor's fields that this file leaves out
-        /// have useful defaults.
+        /// Set only for the track of a counter. The fields of Perfetto's `CounterDescriptor` that
+        /// this file leaves out have useful defaults.
         counter: Option<CounterDescriptor> = 8,
         /// Order of the child tracks; 3 is by `sibling_order_rank`.
         child_ordering: Option<i32> = 11,

@@ -104,7 +104,8 @@ fn label(event: &TrackEvent, names: &BTreeMap<u64, String>) -> String {
     }
 }
 
-/// Emits events in which one task wakes another for CPU 2, where it runs and exits.
+/// Emits the events of one wake-up: the task `waker` on CPU 0 wakes the task `worker`, which then
+/// runs on CPU 2 and exits.
 fn a_wakeup() -> Tracer {
     let mut tracer = tracer();
     tracer.names.set_ops(["select_cpu", "enqueue"]);
@@ -130,7 +131,8 @@ fn compare(ours: &str, theirs: &MessageDescriptor) {
     let fields: Vec<_> = schema::FIELDS.iter().filter(|(message, ..)| *message == ours).collect();
     assert!(!fields.is_empty(), "{ours} is not declared");
     for &&(_, name, declared, number) in &fields {
-        // `machine_name` is newer than the crate: https://github.com/google/perfetto/pull/6335
+        // Perfetto's field `machine_name` is newer than the crate `perfetto_protos`:
+        // https://github.com/google/perfetto/pull/6335
         if (ours, name) == ("SystemInfo", "machine_name") {
             continue;
         }
@@ -210,8 +212,8 @@ fn callbacks_kicks_and_queues_become_tracks() {
     let expected = [
         cpu0(20, TYPE_SLICE_BEGIN, "select_cpu"),
         cpu0(27, TYPE_SLICE_END, ""),
-        // `enqueue` has time 20 too, but is placed after `select_cpu`, because slices of a track
-        // cannot overlap.
+        // The callback `enqueue` has time 20 too, but its slice begins where the slice of
+        // `select_cpu` ends, because slices of a track cannot overlap.
         cpu0(27, TYPE_SLICE_BEGIN, "enqueue"),
         cpu0(32, TYPE_SLICE_END, ""),
         cpu0(32, TYPE_INSTANT, "insert"),
@@ -300,7 +302,7 @@ fn queue_lengths_follow_moves_and_repeats() {
     assert_eq!(enter(2, 5), [(5, 2)]);
     assert_eq!(enter(1, 6), [(5, 1), (6, 1)]);
     assert_eq!(enter(1, 6), [(6, 1)]);
-    // A local DSQ is not counted, but the task has left its former DSQ.
+    // A local DSQ is not counted, but the task has left DSQ 6, which is now empty.
     assert_eq!(enter(1, 1 << 63 | 2), [(6, 0)]);
     assert_eq!(lengths.leave(TaskId(1)), None);
     assert_eq!(lengths.leave(TaskId(2)), Some((5, 0)));

@@ -92,7 +92,8 @@ fn hackbench_groups_do_not_mix() {
 fn sleepers_keep_to_their_utilization() {
     let (mock, _) = run("sleepers,tasks=8,duration=1s", 8);
     let ran: u64 = mock.tasks.iter().map(|t| t.run_ns).sum();
-    // The 200th turn ends with the run and is not counted.
+    // Each task works for 1 ms in every turn of 5 ms. Its 200th turn ends with the run and is not
+    // counted.
     assert_eq!((ran, mock.total_work()), (8 * 200_000_000, 8 * 199));
 }
 

@@ -159,7 +159,7 @@ fn forks(program: &Program) -> Checked {
     }
 }
 
-/// Returns the templates that each template forks.
+/// Returns for each thread template the indices of the templates that it forks.
 fn fork_graph(program: &Program) -> Result<Vec<BTreeSet<usize>>, WorkloadError> {
     let known: BTreeMap<&str, usize> =
         program.threads.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
@@ -272,7 +272,8 @@ pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError
     }
     for path in mentioned {
         cgroup_path(program, &path)?;
-        // A parent's path is a prefix of its children's, so the map's order puts it first.
+        // A parent's path is a prefix of its children's paths, so the order of `paths` puts the
+        // parent first.
         for (slash, _) in path.match_indices('/').skip(1) {
             let parent = &path[..slash];
             paths.entry(parent.to_owned()).or_insert_with(|| CgroupDef::new(parent));

@@ -27,8 +27,9 @@ pub enum ObjectKind {
 /// Number of kinds of shared objects.
 pub const NR_KINDS: usize = 8;
 
-/// A reference to a shared object of the kind that the instruction implies: an index, or a slot of
-/// the thread's binding if the object differs between instances (bit 31 set).
+/// A reference to a shared object of the kind that the instruction implies. It is the object's
+/// index; or, with bit 31 set, the number of a slot (`Template::slots`), whose object differs
+/// between instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectRef(u32);
 
@@ -43,7 +44,8 @@ impl ObjectRef {
         ObjectRef(slot | BOUND)
     }
 
-    /// Returns the object's index for a thread with this binding.
+    /// Returns the object's index. `binding` holds the indices of the objects in the thread's
+    /// slots.
     #[inline]
     pub fn index(self, binding: &[u32]) -> usize {
         let index = match self.0 & BOUND {
@@ -73,7 +75,8 @@ pub enum Insn {
     Compute(Nanos),
     ComputeWall(Nanos),
     Sleep(Nanos),
-    /// Moves the thread's time zero later by this length, and sleeps until the new time zero.
+    /// Moves the thread's time zero, at which its timers' first periods begin, later by this
+    /// length, and sleeps until then.
     Delay(Nanos),
     Timer {
         absolute: bool,
@@ -230,7 +233,8 @@ impl WaitObject {
         WaitObject::Join,
     ];
 
-    /// Describes a wait for the object of that index, and who could end it.
+    /// Describes a wait for the object of this kind with the index `index`, and who could end the
+    /// wait.
     pub fn text(self, objects: &Objects, index: usize, state: WaitState) -> String {
         let name = |kind: ObjectKind| objects.names(kind).get(index).map_or("?", String::as_str);
         let held = state.holder.as_deref().unwrap_or("nobody");

@@ -196,7 +196,7 @@ impl Mock {
         panic!("a task takes steps for ever without time passing");
     }
 
-    /// Returns whether a wake-up arrived since the last step, and clears it.
+    /// Returns whether a wake-up of the task arrived since its last step, and forgets the wake-up.
     fn take_wake(&mut self, t: TaskId) -> bool {
         std::mem::take(&mut self.tasks[t.idx()].wake)
     }

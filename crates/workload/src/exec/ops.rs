@@ -115,7 +115,8 @@ impl Executor {
             }
             Insn::MoveCgroup(index) => {
                 sys.charge(self.costs.cgroup_move);
-                // An index outside the table means the root cgroup.
+                // An index outside the table of cgroups, such as `ROOT_CGROUP`, means the root
+                // cgroup.
                 let id = self.cgroup_ids.get(index as usize).copied().unwrap_or(CgroupId(0));
                 self.threads[t].cgroup = id;
                 let got = sys.move_to_cgroup(task, id);
@@ -139,7 +140,7 @@ impl Executor {
         Flow::Yield(TaskStep::SleepUntil(at))
     }
 
-    /// Executes rt-app's timer. The first period begins at the thread's time zero.
+    /// Executes rt-app's timer. The timer's first period begins at `Thread::time_zero`.
     fn timer(
         &mut self,
         sys: &mut dyn Sys,

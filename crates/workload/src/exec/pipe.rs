@@ -210,7 +210,8 @@ impl Executor {
         self.block_unless_done(t)
     }
 
-    /// Blocks unless `pump` has completed the thread's own operation already.
+    /// Returns the step `Block`, unless `pump` has completed the thread's own read or write
+    /// already.
     fn block_unless_done(&self, t: usize) -> Flow {
         match self.threads[t].wait {
             Wait::None => Flow::Next,
@@ -218,8 +219,8 @@ impl Executor {
         }
     }
 
-    /// Moves bytes from waiting writers to waiting readers until neither can continue. It
-    /// terminates, because each turn completes an operation or moves bytes through a bounded
+    /// Moves bytes from waiting writers to waiting readers until neither can continue. The loop
+    /// terminates, because each turn completes a read or a write, or moves bytes through a bounded
     /// buffer.
     fn pump(&mut self, sys: &mut dyn Sys, p: usize) {
         loop {

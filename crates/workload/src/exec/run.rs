@@ -81,7 +81,8 @@ impl Executor {
 }
 
 impl Thread {
-    /// Returns the step in which the thread still waits, or None if the thread runs on.
+    /// Returns the step (sleep, block or spin) in which the thread still waits, or None if the
+    /// thread runs on.
     #[inline(always)]
     fn pending_step(&mut self, now: Nanos) -> Option<TaskStep> {
         match self.wait {

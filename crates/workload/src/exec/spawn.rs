@@ -54,7 +54,8 @@ impl Executor {
         }
     }
 
-    /// Interns the objects of every instance that exists at the start, and makes them.
+    /// Interns the names of the shared objects of every instance that exists at the start, and
+    /// makes these objects.
     pub(super) fn make_objects(&mut self) {
         let compiled = &mut self.compiled;
         for template in &compiled.templates {
@@ -68,7 +69,8 @@ impl Executor {
         self.set_parties();
     }
 
-    /// Makes the objects that have a name but do not exist yet. A fork can add names.
+    /// Makes the shared objects that have a name in `Objects` but do not exist yet. A fork can add
+    /// names.
     fn grow_objects(&mut self) {
         let objects = &self.compiled.objects;
         let count = |kind| objects.names(kind).len();
@@ -130,7 +132,7 @@ impl Executor {
         }
     }
 
-    /// Forks a thread of the template, for a running thread.
+    /// Forks a thread of the thread template `template`, for a running thread.
     pub(super) fn fork(&mut self, sys: &mut dyn Sys, parent: usize, template: usize) {
         let instance = self.made_of[template];
         if self.spawn(sys, Some(parent), template, instance) {
@@ -182,8 +184,9 @@ impl Executor {
     }
 
     /// Returns a thread's name. rt-app numbers threads over all tasks, and adds a second number to
-    /// forked threads. In an scxlab program, a thread has a number if its template has several
-    /// instances or if it was forked.
+    /// forked threads. In an scxlab program, the template's name may be a pattern, such as
+    /// `vm-{i}`. If it is none, a thread has a number if its template has several instances or if
+    /// it was forked.
     fn thread_name(&self, template: usize, instance: u32, forked: bool) -> String {
         let t = &self.compiled.templates[template];
         if self.rtapp_names {
@@ -282,8 +285,8 @@ impl Executor {
         }
     }
 
-    /// Returns the indices of an instance's objects. Makes those objects that no earlier instance
-    /// named.
+    /// Returns the binding of an instance: the indices of the objects that its name patterns stand
+    /// for. Makes those objects that no earlier instance named.
     fn bind(&mut self, template: usize, instance: u32) -> Box<[u32]> {
         let objects = &mut self.compiled.objects;
         let slots = &self.compiled.templates[template].slots;
@@ -297,7 +300,8 @@ impl Executor {
         binding
     }
 
-    /// Puts a thread into a free slot of the table, or a new one.
+    /// Puts a thread into a free entry of the executor's thread table, or into a new one. Returns
+    /// the entry's index.
     fn place(&mut self, thread: Thread) -> u32 {
         if let Some(slot) = self.free.pop() {
             self.threads[slot as usize] = thread;

@@ -65,7 +65,7 @@ impl Executor {
         for &other in &others {
             self.stop_spin(sys, other);
         }
-        // Put the buffer back, so that the next round allocates nothing.
+        // Put the vector of waiters back, so that the next round of the barrier allocates nothing.
         others.clear();
         self.spin_barriers[s].waiters = others;
         Flow::Next

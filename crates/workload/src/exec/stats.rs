@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! rt-app's log: measurements of one pass of a phase, and totals per template.
+//! Measurements for rt-app's log: a record of each pass of a phase, and totals per thread template.
 //!
 //! Owns: the records. Times are in nanoseconds; rt-app prints the same columns in microseconds.
 
@@ -68,7 +68,7 @@ pub(super) enum Pending {
     TimerWake { due: Nanos },
 }
 
-/// State of the current pass.
+/// Measurements of the thread's current pass of a phase.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Phase {
     pub idx: u64,
@@ -79,7 +79,7 @@ pub(super) struct Phase {
     pub c_duration: Nanos,
     pub c_period: Nanos,
     pub wu_lat: Nanos,
-    /// Whether a timer woke the thread and no timer was missed afterwards.
+    /// Whether a timer woke the thread in this pass and no timer was missed afterwards.
     pub woken: bool,
     pub missed: u32,
 }

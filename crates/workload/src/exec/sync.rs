@@ -22,7 +22,7 @@ pub(super) struct Mutex {
 
 #[derive(Default)]
 pub(super) struct Cond {
-    /// Pairs of a waiting thread and the mutex that it takes again.
+    /// Pairs of a waiting thread and the mutex that it takes again after its wait.
     waiters: VecDeque<(u32, u32)>,
 }
 
@@ -90,8 +90,8 @@ impl Executor {
         Flow::Yield(TaskStep::Block)
     }
 
-    /// Wakes up to `most` waiters, or moves them to their mutexes' queues. Charges one `futex_wake`
-    /// call for all of them.
+    /// Signals the condition: wakes up to `most` of its waiters, or moves a waiter to the queue of
+    /// its mutex if the mutex is taken. Charges one `futex_wake` call for all of them.
     pub(super) fn signal(
         &mut self,
         sys: &mut dyn Sys,

@@ -57,7 +57,8 @@ fn a_poll_reads_from_the_first_pipe_that_has_bytes() {
              {{ poll = {{ pipes = ['p', 'q']{rest} }} }}, {{ count = 1 }}] }} }}]\n"
         )
     };
-    // Bytes in either pipe end the wait, and each message is read once.
+    // Bytes in either pipe end the wait of a poll, and each message is read once: two messages end
+    // two polls, but not three.
     let both = writer("q", 3) + &writer("p", 5);
     let (mock, _, end) = run(&(both.clone() + &poll(2, ", bytes = 10")), 4);
     assert_eq!((end, mock.time(), mock.total_work()), (MockEnd::Finished, 5 * MS, 2));
@@ -105,7 +106,7 @@ fn a_signal_wakes_one_waiter_and_a_broadcast_all() {
     assert_eq!(stuck, "a signal of condition \"c\"");
     let (mock, _, end) = run(&text("broadcast"), 2);
     // After the broadcast at 5 ms, the three waiters compute for 1 ms each under the mutex, one
-    // after the other.
+    // after the other, so the run must end at 8 ms.
     assert_eq!((end, mock.total_work(), mock.time()), (MockEnd::Finished, 3, 8 * MS));
 }
 
@@ -144,7 +145,8 @@ fn a_spinner_wastes_the_cpu_that_its_lock_holder_needs() {
                 { compute = '3ms' }, { spin_unlock = 's' }]";
     let (mock, _, end) = run(text, 1);
     assert_eq!(end, MockEnd::Finished);
-    // The threads do 6 ms of work. Between the holder's slices, the spinner wastes slices of 1 ms.
+    // The two threads do 6 ms of work on one CPU. Between the slices of the lock's holder, the
+    // other thread wastes slices of 1 ms by spinning, so the run must take longer than 7 ms.
     assert!(mock.time() > 7 * MS, "{}", mock.time());
 }
 
@@ -198,7 +200,8 @@ impl LoopObserver for Rows {
     }
 }
 
-/// Runs passes of 10, 10, 30, 10, 10 ms against a timer of 20 ms, the example of rt-app's tutorial.
+/// Runs passes that compute for 10, 10, 30, 10 and 10 ms and then wait for a timer of 20 ms, the
+/// example of rt-app's tutorial.
 fn overrun(mode: &str) -> Vec<LoopRecord> {
     let pass = |work: u32| {
         format!(
@@ -246,8 +249,9 @@ fn wake_up_latency_is_measured_from_the_expiry() {
                 period = '500us' } }] } }]";
     let (_, executor, _) = run(text, 1);
     let totals = executor.loop_totals().find(|(name, _)| *name == "a").unwrap().1;
-    // `hog`'s slices end at 1 ms and 2 ms. Thread `a` reaches the timer at 1 ms, after the expiry
-    // at 500 us. A miss has no latency.
+    // The slices of `hog` end at 1 ms and 2 ms. Thread `a` first runs at 1 ms, so it misses the
+    // timer's expiry at 500 us, and a missed expiry has no latency. With an expiry at 1.5 ms, `a`
+    // must have a latency of 500 us.
     assert_eq!((totals.missed, totals.wu_lat_max, totals.woken, totals.timed), (1, 0, 0, 1));
     let late = text.replace("500us", "1500us");
     let (_, executor, _) = run(&late, 1);

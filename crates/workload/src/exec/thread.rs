@@ -21,9 +21,9 @@ pub(super) const NEVER: Nanos = Nanos::MAX;
 pub(super) enum Wait {
     None,
     Until(Nanos),
-    /// Asleep until another thread acts on the object of that index.
+    /// Asleep until another thread acts on the object of this kind and index.
     On(WaitObject, u32),
-    /// Spinning until another thread acts on the object of that index.
+    /// Spinning until another thread acts on the object of this kind and index.
     Spin(WaitObject, u32),
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Thread {
     pub pending: Pending,
     /// Time of the thread's last pass through a loop's end, or `NEVER`.
     pub last_pass_at: Nanos,
-    /// Whether the thread's program has phases. Without phases, nothing reads the measurements.
+    /// Whether the thread's template has phases. If not, nothing reads the measurements.
     pub phased: bool,
     pub phase: Phase,
     pub template: u32,
@@ -52,7 +52,7 @@ pub(super) struct Thread {
     /// Number of passes left in each loop, indexed by nesting depth.
     pub loops: Box<[u64]>,
     pub timers: Box<[TimerState]>,
-    /// Object indices of this instance, indexed by the template's slots.
+    /// Indices of the objects that belong to this instance, in the order of `Template::slots`.
     pub binding: Box<[u32]>,
     /// Start of the first periods of the thread's timers: its start offset, or the time of its
     /// fork, plus its delay.

@@ -35,9 +35,9 @@ pub struct Tree {
     /// Controllers that this run switched on for the children of directories that it did not
     /// create.
     switched: Vec<(PathBuf, &'static str)>,
-    /// Descriptor of `cgroup.procs` of the base.
+    /// Descriptor of `cgroup.procs` of the base directory.
     pub procs: Option<OwnedFd>,
-    /// Descriptors of `cgroup.threads`: of the base, then of each cgroup of the program.
+    /// Descriptors of `cgroup.threads`: of the base directory, then of each cgroup of the program.
     pub threads: Vec<OwnedFd>,
 }
 
@@ -202,7 +202,8 @@ fn limit(path: &Path, def: &CgroupDef) -> Result<(), SetupError> {
 }
 
 fn set_xattr(path: &Path, name: &str, value: &str) -> Result<(), SetupError> {
-    // An earlier check has refused a NUL in either string.
+    // Neither string contains a NUL: the directory exists, and `compile::check` has checked the
+    // name.
     let text = |bytes: &[u8]| CString::new(bytes).unwrap_or_default();
     let got = sys::set_xattr(
         &text(path.as_os_str().as_bytes()),

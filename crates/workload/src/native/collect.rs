@@ -143,7 +143,7 @@ fn op_error(tables: &Tables, fault: &RefusedCallRecord) -> OpError {
     }
 }
 
-/// Returns the name of an op that can be refused, with its argument.
+/// Returns the name and argument of a refused op.
 fn op_text(tables: &Tables, insn: Insn, what: RefusedCallKind) -> String {
     let c = &tables.compiled;
     let path = |i: u32| c.cgroups.get(i as usize).map_or("/", |g| g.path.as_str());
@@ -164,7 +164,7 @@ fn op_text(tables: &Tables, insn: Insn, what: RefusedCallKind) -> String {
     }
 }
 
-/// Returns the name and value of a template's attribute.
+/// Returns the name and value of the attribute of a thread template that the kernel refused.
 fn attribute_text(tables: &Tables, template: usize, what: RefusedCallKind) -> String {
     let def = &tables.plan.program.threads[template];
     match what {

@@ -320,9 +320,9 @@ impl Director {
         }
     }
 
-    /// Returns the slot and the number of waits of every living thread if each of them sleeps and
-    /// waits for another thread; else nothing. If two calls return the same, no thread has done
-    /// anything in between, and none will: a deadlock.
+    /// Returns the slot and the number of waits of every living thread, if each of them sleeps and
+    /// waits for another thread; otherwise an empty list. If two calls return the same list, and it
+    /// is not empty, no thread has done anything in between, and none will: a deadlock.
     fn waiting(&self) -> Vec<(u32, u64)> {
         let mut all = Vec::new();
         let used = self.env.shared.head().nr_slots.load(Acquire);
@@ -363,7 +363,8 @@ impl Director {
 
     fn collected(&self, pid: i32, status: i32) -> Option<String> {
         if status == 0 {
-            // The usual end: the process's threads have completed their slots themselves.
+            // The process ended as usual, so its threads have completed their records in
+            // `Shared::slots`.
             return None;
         }
         let signal = if libc::WIFSIGNALED(status) { libc::WTERMSIG(status) } else { 0 };

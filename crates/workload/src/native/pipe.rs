@@ -73,8 +73,8 @@ fn resize(kind: PipeKind, fd: i32, bytes: u64) -> Result<(), SetupError> {
             // SAFETY: `at` points at `length` bytes.
             match unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, force, at, length) } {
                 0 => 0,
-                // Without the rights for this call, the kernel's limit for unprivileged users
-                // applies.
+                // Without the rights for SO_SNDBUFFORCE, use SO_SNDBUF, to which the kernel applies
+                // its limit for unprivileged users.
                 // SAFETY: as above.
                 _ => unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, at, length) },
             }

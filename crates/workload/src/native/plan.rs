@@ -19,8 +19,8 @@ use crate::compile::{self, Compiled};
 use crate::error::WorkloadError;
 use crate::program::{CpuList, PipeDef, PipeKind, Program, names};
 
-/// Number of instances of a forked template, beyond those of the start, for which `{i}` names are
-/// prepared.
+/// Number of instances of a forked thread template, beyond its instances at the start, for which
+/// the run prepares object names with `{i}`.
 const FORKED_BOUND: u32 = 1024;
 /// Number of slots for forked threads.
 const FORKED_SLOTS: u32 = 16_384;
@@ -97,10 +97,10 @@ pub struct Start {
     pub process: u32,
 }
 
-/// Properties in which the instances of a template differ.
+/// Properties of a thread template that its instances do not share, and the size of their buffers.
 pub struct TemplateTable {
-    /// Object indices, indexed by instance. One empty entry if no object name depends on the
-    /// instance.
+    /// Bindings, indexed by instance: the indices of the instance's own objects. If no object name
+    /// depends on the instance, one empty binding serves all instances.
     bindings: Vec<Box<[u32]>>,
     processes: Vec<u32>,
     pub mask: Option<Box<Mask>>,
@@ -121,7 +121,8 @@ fn xattr_calls(plan: &Plan, compiled: &Compiled) -> Vec<XattrCall> {
     let base = plan.cgroups.as_ref().map_or("", |place| place.base.as_str());
     let call = |x: &Xattr| {
         let below = x.cgroup.map_or("", |c| compiled.cgroups[c as usize].path.as_str());
-        // Earlier checks have refused a NUL in all of these strings.
+        // `compile::check` has refused a NUL in an attribute's name. If a cgroup's path contains a
+        // NUL, the run ends before the first call, because the cgroup cannot be created.
         let text = |text: String| CString::new(text).unwrap_or_default();
         XattrCall {
             path: text(format!("{base}{below}")),
@@ -133,7 +134,8 @@ fn xattr_calls(plan: &Plan, compiled: &Compiled) -> Vec<XattrCall> {
 }
 
 impl TemplateTable {
-    /// Returns the objects of an instance; None beyond the prepared instances.
+    /// Returns the binding of an instance: the indices of its own objects. None if the run has not
+    /// prepared names for so many instances.
     pub fn binding(&self, instance: u32) -> Option<&[u32]> {
         let fixed = self.bindings.len() == 1 && self.bindings[0].is_empty();
         self.bindings.get(if fixed { 0 } else { instance as usize }).map(|b| &b[..])
@@ -181,15 +183,15 @@ impl Tables {
         Ok(tables)
     }
 
-    /// Returns the instructions of a template.
+    /// Returns the instructions of a thread template.
     pub fn body(&self, template: usize) -> &[Insn] {
         let end = self.compiled.templates.get(template + 1).map(|t| t.entry as usize);
         let code = &self.compiled.code;
         &code[self.compiled.templates[template].entry as usize..end.unwrap_or(code.len())]
     }
 
-    /// Interns the objects and processes of every instance that can exist. Of each template, the
-    /// instances of the start come first.
+    /// Interns the names of the shared objects and processes of every instance that can exist. Of
+    /// each thread template, the instances of the start come first.
     fn bind(&mut self) {
         let forks: BTreeSet<u32> = self.compiled.code.iter().filter_map(forked).collect();
         let mut processes: BTreeMap<String, u32> = BTreeMap::new();
@@ -301,15 +303,16 @@ impl Tables {
         self.nr_slots = self.start.len() as u32 + if self.forks() { FORKED_SLOTS } else { 0 };
     }
 
-    /// Whether any template forks.
+    /// Whether any thread of the program forks.
     pub fn forks(&self) -> bool {
         self.compiled.code.iter().any(|insn| matches!(insn, Insn::Fork(_)))
     }
 
     /// Returns a thread's name. rt-app numbers threads over all tasks, and adds a second number to
-    /// forked threads. In an scxlab program, a thread has a number if its template has several
-    /// instances or if it was forked. `made` is the number of all threads made before this one,
-    /// `made_of` the number of those made from the template.
+    /// forked threads. In an scxlab program, the template's name may be a pattern, such as
+    /// `vm-{i}`. If it is none, a thread has a number if its template has several instances or if
+    /// it was forked. `made` is the number of all threads made before this one, `made_of` the
+    /// number of those made from the template.
     pub fn thread_name(
         &self,
         template: u32,

@@ -34,7 +34,7 @@ pub struct Header {
     /// Protects the allocation of slots and the counts of threads made.
     pub making: Guard,
     pub made: AtomicU32,
-    /// Number of slots in use so far, and the slot at which the search for a reusable one begins.
+    /// Number of slots in use so far, and the slot at which the search for a reusable slot begins.
     pub nr_slots: AtomicU32,
     pub cursor: AtomicU32,
     /// Pid of the process that makes and collects all others.
@@ -49,8 +49,8 @@ pub struct Header {
     pub unlisted: [AtomicU64; 6],
 }
 
-/// States of a slot: FREE -> NEW (set by the maker) -> ALIVE (by the thread) -> OVER (by the
-/// thread) [-> NEW, when slots run out].
+/// States of a slot, which is the record of one thread: FREE -> NEW (set by the maker of the
+/// thread) -> ALIVE (by the thread) -> OVER (by the thread) [-> NEW, when slots run out].
 pub const FREE: u32 = 0;
 pub const NEW: u32 = 1;
 pub const ALIVE: u32 = 2;
@@ -112,7 +112,7 @@ pub struct Slot {
     pub after: Counts,
 }
 
-/// The parts of a thread's name.
+/// The numbers from which `Tables::thread_name` makes a thread's name.
 #[repr(C)]
 pub struct Ident {
     pub template: AtomicU32,

@@ -34,7 +34,7 @@ pub fn set_env(env: &'static Env) -> bool {
     ENV.set(env).is_ok()
 }
 
-/// Fills the slots of the threads of the start, in order.
+/// Fills the slots (records in shared memory) of the threads that exist at the start, in order.
 pub fn fill_start(env: &Env) {
     let shared = &env.shared;
     for (i, start) in env.tables.start.iter().enumerate() {
@@ -163,7 +163,8 @@ impl Thread {
         })
     }
 
-    /// Reserves a slot and the process for one more thread of the template.
+    /// Reserves a slot for one more thread of the thread template, and counts the thread in its
+    /// process. Returns the indices of the slot and of the process.
     fn reserve(&self, template: u32, own: u32) -> Result<(u32, u32), (RefusedCallKind, Errno)> {
         let (tables, shared) = (&self.env.tables, &self.env.shared);
         let _making = shared.head().making.lock();

@@ -140,7 +140,8 @@ impl Thread {
         futex_wake(wake, 1);
     }
 
-    /// Resets the wake word. Must be called before the thread enters a queue.
+    /// Resets the thread's wake word (`Slot::wake`). Must be called before the thread enters a
+    /// queue.
     fn reset_wake_word(&self) {
         self.slot.wake.store(0, Relaxed);
     }

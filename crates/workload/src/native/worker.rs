@@ -134,7 +134,7 @@ impl Thread {
             env,
             index,
             slot,
-            // `reserve` in `spawn.rs` has checked that the instance has a binding.
+            // `reserve` in `spawn.rs` has checked that names for this instance are prepared.
             binding: table.binding(instance).unwrap_or(&[]),
             loops: row(shared.loops, tables.max_loops),
             own_timers: row(shared.own_timers, tables.max_timers),
@@ -153,7 +153,8 @@ impl Thread {
         comm
     }
 
-    /// Sets the attributes of the template. Until then a forked thread has its parent's attributes.
+    /// Sets the attributes that the thread's template asks for. Until then, a forked thread has its
+    /// parent's attributes.
     fn attributes(&mut self, forked: bool) -> Result<(), (RefusedCallKind, Errno)> {
         let slot = self.slot;
         slot.tid.store(sys::gettid(), Relaxed);

@@ -134,8 +134,8 @@ impl TaskReader<'_> {
         Ok(())
     }
 
-    /// Returns the string, or the task's own name if the string is absent or empty. rt-app's helper
-    /// `workgen` fills in the same name.
+    /// Returns the name in the event's value, or the task's own name if the value is absent or
+    /// empty. rt-app's helper `workgen` fills in the same name.
     fn own_name(&self, src: &Source<'_>, key: &str, node: &Node) -> Result<String, WorkloadError> {
         match &node.value {
             Value::Absent => Ok(self.task.to_owned()),

@@ -45,7 +45,7 @@ impl PolicyName {
     }
 }
 
-/// The settings of the section that the simulation uses.
+/// The settings of the section `global` that the simulation uses.
 #[derive(Clone, Debug)]
 pub struct Global {
     /// Length of the run in nanoseconds; None: until every task has exited.
@@ -70,7 +70,8 @@ impl Default for Global {
     }
 }
 
-/// The keys of the section. The example files have `frag`; an rt-app with AQuoSA read `fragment`.
+/// The keys of the section `global`. The example files have `frag`; an rt-app with AQuoSA read
+/// `fragment`.
 const KEYS: [&str; 16] = [
     "duration",
     "calibration",
@@ -93,7 +94,8 @@ const KEYS: [&str; 16] = [
 /// The categories of events that `ftrace` may name.
 const FTRACE: [&str; 7] = ["main", "task", "run", "loop", "stats", "event", "attrs"];
 
-/// Parses the section's members in order. A repeated key overrides the earlier one, as in json-c.
+/// Parses the members of the section `global` in order. A repeated key overrides the earlier one,
+/// as in json-c.
 pub fn read(src: &mut Source<'_>, members: &[Member]) -> Result<Global, WorkloadError> {
     let mut global = Global::default();
     for Member { key, pos, node } in members {

@@ -29,7 +29,8 @@ enum ResourceType {
     Sync,
     Run,
     Sleep,
-    /// Types that later files may declare, but that no task of this form can use.
+    /// Resource types that files of later forms may declare, but that no task of the legacy form
+    /// can use.
     Other,
 }
 
@@ -54,8 +55,8 @@ const TYPES: [(&str, ResourceType); 18] = [
     ("sem", ResourceType::Other),
 ];
 
-/// The declared resources by name. Each has a type and, if it is for example a signal, the
-/// condition that it names as its `target`.
+/// The declared resources by name. Each has a type. A resource that acts on a condition, such as a
+/// signal, may name this condition as its `target`.
 #[derive(Clone, Debug, Default)]
 pub struct Resources(BTreeMap<String, (ResourceType, Option<String>)>);
 
@@ -79,13 +80,13 @@ pub fn resources(src: &Source<'_>, members: &[Member]) -> Result<Resources, Work
     Ok(Resources(table))
 }
 
-/// Whether a task or phase is written in this form.
+/// Whether a task or phase is written in the legacy form.
 pub fn is_old_form(members: &[Member]) -> bool {
     get(members, "exec").is_some() || get(members, "lock_order").is_some()
 }
 
-/// `exec`, `period` and `deadline` in nanoseconds. `times` has checked them against one another, as
-/// in rt-app's old parser.
+/// The keys `exec`, `period` and `deadline` of a task, in nanoseconds. The function `times` has
+/// checked them against one another, as in rt-app's old parser.
 struct Times {
     exec: u64,
     period: Option<u64>,
@@ -107,7 +108,7 @@ fn times(src: &Source<'_>, members: &[Member]) -> Result<Times, WorkloadError> {
     Ok(Times { exec, period, deadline })
 }
 
-/// Sets the parameters of a SCHED_DEADLINE task of this form.
+/// Sets the parameters of a SCHED_DEADLINE task that is written in the legacy form.
 pub fn deadline(
     src: &Source<'_>,
     members: &[Member],
@@ -123,7 +124,7 @@ pub fn deadline(
     Ok(())
 }
 
-/// Appends the ops of one period.
+/// Appends the ops of one period of a task in the legacy form.
 pub fn body(
     src: &mut Source<'_>,
     reading: &mut TaskReader<'_>,
@@ -173,7 +174,8 @@ pub fn body(
     Ok(())
 }
 
-/// Parses the list of resources. Its items are names, or numbers in the oldest files.
+/// Parses `lock_order`, the list of a task's resources. Its items are names, or numbers in the
+/// oldest files.
 fn lock_order(src: &Source<'_>, members: &[Member]) -> Result<Vec<String>, WorkloadError> {
     match get(members, "lock_order") {
         Some(member) => name_list(src, "lock_order", &member.node),

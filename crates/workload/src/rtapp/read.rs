@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Typed access to the members of an object, with messages that name key and place.
+//! Typed access to the members of a JSON object, with error messages that name key and place.
 //!
 //! Owns: the conversion of JSON values to numbers, texts and times. If a key is repeated that may
 //! occur only once, `get` returns its last member, as in json-c.
@@ -28,7 +28,7 @@ impl Source<'_> {
         }
     }
 
-    /// Adds a note about something that is accepted but not simulated.
+    /// Adds a note about a key or value of the file that is accepted but not simulated.
     pub fn note(&mut self, pos: Pos, text: impl AsRef<str>) {
         match self.notes.len() {
             // The number of notes is bounded, because finding a place counts lines, which is slow

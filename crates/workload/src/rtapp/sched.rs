@@ -11,7 +11,8 @@ use crate::error::WorkloadError;
 use crate::program::cpus::parse_range;
 use crate::program::{CpuList, PolicyDef, TimeSpan};
 
-/// The scheduling attributes that an object sets; None: not set. Times are in nanoseconds.
+/// The scheduling attributes that the JSON object of a task or phase sets; None: not set. Times are
+/// in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Attributes {
     pub policy: Option<PolicyName>,
@@ -67,8 +68,8 @@ impl Attributes {
         Ok(this)
     }
 
-    /// Returns the policy with its priority, and the nice value. If this object names no policy,
-    /// `from` is the policy.
+    /// Returns the policy with its priority, and the nice value. If the task or phase names no
+    /// policy, `from` is the policy.
     pub fn policy(
         &self,
         src: &Source<'_>,
@@ -81,7 +82,7 @@ impl Attributes {
             if (min..=max).contains(&priority) {
                 return Ok(priority);
             }
-            // The default is in range, so the error comes from a `priority` member.
+            // The default priority is in range, so the error comes from a `priority` member.
             let member = get(members, "priority");
             let node = member.map(|m| m.node.clone());
             let node = node.unwrap_or(Node { pos: Default::default(), value: Value::Absent });

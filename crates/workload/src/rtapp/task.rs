@@ -273,8 +273,8 @@ fn phased(
     }
     let mut ops = Vec::new();
     for (i, (mut entry, phase)) in parts.into_iter().enumerate() {
-        // If some phase changes the policy, every phase that names one must set it, because any
-        // phase may come before it.
+        // If some phase changes the policy, every phase that names a policy must set it, because in
+        // a task that loops any phase may have run before it.
         entry.retain(|op| state.changes || !matches!(op, Op::SetPolicy(_)));
         if changes_affinity(&masks, &state.cpus, i, times) {
             ops.push(masks[i].clone().map_or(Op::ClearAffinity, Op::SetAffinity));

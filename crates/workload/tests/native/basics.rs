@@ -81,14 +81,14 @@ fn ping_pong_moves_every_byte() {
     assert_eq!(report.work_units(), 500);
     let (ping, pong) = (task(&report, "ping"), task(&report, "pong"));
     assert_ne!(ping.tgid, pong.tgid);
-    // The threads wait for each other in every round. Not every wait is a sleep: on two CPUs an
-    // answer may arrive before the reader sleeps.
+    // The threads wait for each other in every round, so at least one of these waits must be a
+    // sleep. Not every wait is: on two CPUs an answer may arrive before the reader sleeps.
     assert!(ping.switches_voluntary + pong.switches_voluntary > 0);
 }
 
 fn mixed_sizes_go_in_whole() {
-    // Three writers send 30,000 bytes each through a pipe of 4 KiB; two readers of another size
-    // read the 90,000 bytes.
+    // Three writers send 30,000 bytes each through a pipe of 4 KiB. Two readers, whose reads have
+    // another size (1,000 bytes), must get all 90,000 bytes.
     let report = run_clean(
         "[[pipe]]\nname = 'p'\ncapacity = 4096\n\
          [[thread]]\nname = 'w'\ninstances = 3\nops = [{ write = { pipe = 'p', bytes = 30000 } }]\n\

@@ -55,7 +55,8 @@ fn cgroups_are_entered_and_removed() {
     let Some(mount) = usable() else { return };
     let before = fs::read_to_string(mount.join("cgroup.subtree_control")).unwrap();
     // The program has threads of one process in different cgroups, a thread that moves, and a fork
-    // that inherits the cgroup.
+    // that inherits the cgroup. Each thread must end in its own cgroup, and the run must remove all
+    // of them.
     let report = run_clean(&format!(
         "{NESTED}[[thread]]\nname = 't'\ncgroup = '/a/b'\nprocess = 'p'\nops = [{{ compute = '1ms' }}]\n\
          [[thread]]\nname = 'u'\nprocess = 'p'\nops = [{{ move_cgroup = '/c' }}, {{ compute = '1ms' }}, \

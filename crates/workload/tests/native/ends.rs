@@ -24,7 +24,8 @@ pub const TESTS: &[Test] = &[
 ];
 
 fn the_duration_ends_endless_loops() {
-    // The threads cover every op that can block and several that never do.
+    // The threads cover every op that can block and several that never do. At the end of the
+    // duration, the run must stop every one of them.
     let text = "[[thread]]\nname = 'burn'\nops = [{ loop = { ops = [{ compute = '10s' }] } }]\n\
          [[thread]]\nname = 'wall'\nops = [{ compute_wall = '100s' }]\n\
          [[thread]]\nname = 'sleep'\nops = [{ sleep = '100s' }]\n\

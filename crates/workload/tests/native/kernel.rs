@@ -26,8 +26,8 @@ pub const TESTS: &[Test] = &[
     ("too_much_memory_is_refused", too_much_memory_is_refused),
 ];
 
-/// Runs a program until `read` finds the wanted values in `file` of each thread (a file in
-/// `/proc/PID/task/TID`), and then ends the run.
+/// Runs a program until `read` finds the wanted values in a file of `/proc/PID/task/TID`, named
+/// `file`, of each thread, and then ends the run. Fails if the values never appear.
 fn observe<T: PartialEq + Debug>(
     text: &str,
     file: &str,

@@ -15,9 +15,10 @@ use crate::jit::memory::guest;
 use crate::vm::stack::{CALL_SLOT_OFFSET, FRAME};
 
 impl Translator<'_, '_> {
-    /// Emits a call of one of the ways out. `fp` is the frame pointer of the caller, or of the
-    /// callee for `Way::Func`. The call passes only the first `arguments` of r1 to r5, because
-    /// passing registers that the callee does not read would keep them alive for nothing.
+    /// Emits a call of one of the ways out of machine code. `fp` is the frame pointer of the
+    /// caller, or of the callee for `Way::Func`. The call passes only the first `arguments` of r1
+    /// to r5, because passing registers that the callee does not read would keep them alive for
+    /// nothing.
     fn way_out(
         &mut self,
         way: Way,
@@ -95,8 +96,8 @@ impl Translator<'_, '_> {
         (1..=5).for_each(|reg| self.set_reg(reg, zero));
     }
 
-    /// Calls a function of the program: directly if it is compiled by the time of the call,
-    /// otherwise through the interpreter.
+    /// Emits a call of a function of the program: directly if the function is compiled by the time
+    /// of the call, otherwise through the interpreter.
     pub(super) fn call_func(&mut self, insn: &Insn, pc: u32) {
         let executed = self.settle();
         let fp = self.b.ins().iadd_imm_s(self.fp, -(FRAME as i64));
@@ -134,8 +135,8 @@ impl Translator<'_, '_> {
         self.returned(value, count, pc, false);
     }
 
-    /// Calls a function by its address. Such calls are rare, so `Calls::func_reg` does all the
-    /// work.
+    /// Emits a call of a function by its address. Such calls are rare, so `Calls::func_reg` does
+    /// all the work.
     pub(super) fn call_reg(&mut self, insn: &Insn, pc: u32) {
         let addr = self.reg(insn.dst);
         self.b.ins().store(flags(), addr, self.ctx, at::OUT_TARGET);

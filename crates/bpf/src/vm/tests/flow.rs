@@ -49,8 +49,8 @@ fn chain(len: usize) -> String {
 fn a_chain_of_calls_has_room_in_eight_frames() {
     assert_eq!(exec(&chain(8), &[]), Ok(8));
     let (mut h, instance) = host(&chain(9));
-    // With the JIT, this run compiles all functions but `f1`. Their code must not skip the depth
-    // check when `f1` calls them.
+    // With the JIT, the run from `f2` on, which must succeed, compiles all functions but `f1`.
+    // Their code must not skip the depth check when `f1` calls them.
     assert_eq!(h.run(instance, "f2", [0; 5]), Ok(9));
     let fault = h.run(instance, "f1", [0; 5]).expect_err("too deep");
     assert_eq!(fault.kind(), &FaultKind::CallDepth { max: 8 });
@@ -379,8 +379,8 @@ fn each_call_runs_the_instance_that_it_names() {
     assert_eq!(h.run(first, "main", [0; 5]), Ok(1));
 }
 
-/// A kernel function receives 0 in place of arguments that it does not take, whatever the register
-/// holds.
+/// A kernel function must receive 0 in place of arguments that it does not take, whatever their
+/// registers hold.
 #[test]
 fn kernel_functions_get_what_they_take() {
     let (mut h, instance) = host("func main:\ncall $7\nexit");
@@ -410,8 +410,8 @@ fn operations_read_their_arguments_wherever_they_are() {
     assert!(matches!(outside.kind(), FaultKind::Mem(_)), "{outside}");
 }
 
-/// Machine code does not keep a register that only an unreachable path reads, and a report must not
-/// depend on the engine.
+/// The report must not contain r4: machine code does not keep a register that only an unreachable
+/// path reads, and a report must not depend on the engine.
 #[test]
 fn a_fault_shows_no_register_that_only_an_impossible_way_reads() {
     let text = "func main:\nr8 = 0\nr0 = *(u64 *)(r8 + 0)\nif r8 != 0 goto never\nexit\nnever:\nr0 = r4\nexit";
@@ -419,8 +419,8 @@ fn a_fault_shows_no_register_that_only_an_impossible_way_reads() {
     assert_eq!((fault.0.regs[8], fault.0.regs[4]), (Some(0), None));
 }
 
-/// The limit stops a program without jumps at the next helper call, even if machine code performs
-/// the helper inline.
+/// The instruction limit must stop a program without jumps at the next helper call, even if machine
+/// code performs the helper inline.
 #[test]
 fn the_limit_is_looked_at_after_each_helper() {
     for helper in [5, 8] {

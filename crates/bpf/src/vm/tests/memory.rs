@@ -262,8 +262,8 @@ fn an_array_at_a_known_address_is_read_and_written_up_to_its_end() {
         assert_eq!(run(&mut h, instance, [index, 0, 0, 0, 0]), Ok(5));
         assert_eq!(h.vm.mem.read::<u64>(addr + (index & 7) * 8), Ok(5));
     }
-    // With this mask the index may lead beyond the array. The program may access the remaining
-    // bytes of the array's page, but not the next page.
+    // With a mask of 1023 the index may lead beyond the array. The program may access the remaining
+    // bytes of the array's page, but an access to the next page must fault.
     let beyond = text.replace("r1 &= 7", "r1 &= 1023");
     let (mut h, instance, addr) = with_array(&beyond, 0);
     assert_eq!(run(&mut h, instance, [511, 0, 0, 0, 0]), Ok(5));
@@ -285,16 +285,17 @@ fn an_index_into_the_frame_that_may_be_outside_is_checked() {
     let text = "r1 &= MASK\nr2 = r10\nr2 += -64\nr2 += r1\n*(u8 *)(r2 + 0) = 9\nr0 = *(u8 *)(r2 + 0)\nexit";
     let (mut h, instance) = host(&text.replace("MASK", "63"));
     assert_eq!(run(&mut h, instance, [63, 0, 0, 0, 0]), Ok(9));
-    // Above the frame lies the page of the arguments, which programs may write, then a guard page,
-    // which they may not.
+    // An index of 64 or more leads out of the frame. Above the frame lies the page of the
+    // arguments, which programs may write, then a guard page, where the access must fault.
     let (mut h, instance) = host(&text.replace("MASK", "0xffff"));
     assert_eq!(run(&mut h, instance, [64, 0, 0, 0, 0]), Ok(9));
     let fault = run(&mut h, instance, [64 + PAGE, 0, 0, 0, 0]).expect_err("the guard");
     assert!(matches!(fault.kind(), FaultKind::Mem(fault) if fault.why == MemFaultReason::Unmapped));
 }
 
-/// A program on CPU 2 of 4 looks up elements of an array (3 elements of 12 bytes): CPU 2's
-/// elements, and the elements of a CPU that the program names.
+/// A program on CPU 2 of 4 looks up elements of an array of 3 elements of 12 bytes, with and
+/// without copies per CPU. A lookup must give the element of CPU 2, or of the CPU that the program
+/// names; an index or CPU that does not exist must give 0.
 #[test]
 fn elements_are_found_by_index_and_cpu() {
     for (map_type, percpu) in [(map_type::ARRAY, false), (map_type::PERCPU_ARRAY, true)] {
@@ -317,7 +318,7 @@ fn elements_are_found_by_index_and_cpu() {
         let first = find("own", 0, 0);
         assert_ne!(first, 0);
         assert_eq!([1, 2, 3, 1 << 31].map(|index| find("own", index, 0)), [first + 16, first + 32, 0, 0]);
-        // Only the lower half of a 64-bit index or CPU number counts.
+        // The lookup must ignore the upper half of a 64-bit index or CPU number.
         assert_eq!(find("own", 1 << 32 | 1, 0), first + 16);
         assert_eq!([2, 1 << 32 | 2].map(|cpu| find("of", 1, cpu)), [first + 16; 2]);
         assert_eq!([4, u64::MAX].map(|cpu| find("of", 0, cpu)), [0, 0]);

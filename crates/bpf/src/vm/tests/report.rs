@@ -90,8 +90,8 @@ fn a_nested_program_is_told_from_the_outer_one() {
     );
 }
 
-/// A slot inlined from another file is reported with the lines of the function's own file that may
-/// have led to it.
+/// The report of a slot inlined from another file must name the lines of the function's own file
+/// that may have led to the slot.
 #[test]
 fn an_inlined_call_has_the_line_that_leads_to_it() {
     let text = "\
@@ -122,8 +122,8 @@ fn an_inlined_call_has_the_line_that_leads_to_it() {
     let inlined = |pc| line(pc, "y.h", 9, "load");
     let all = [&own[..], &[inlined(4)]].concat();
     assert_eq!(place(&mut h, all), "y.h:9, from x.c:2 or 4");
-    // Only one path has a line of its own after the branch; on the other path the last line is that
-    // of the branch itself.
+    // Only one path has a line of its own after the branch. For the other path, the report must
+    // name the line of the branch itself.
     let one = vec![own[0].clone(), own[1].clone(), inlined(3)];
     assert_eq!(place(&mut h, one), "y.h:9, from x.c:1 or 2");
     let alone = vec![own[0].clone(), inlined(1)];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The two forms of the ABI headers agree with each other: an object is relocated to the offset at
-//! which the simulator writes. (`tools/check-abi.py` checks that they agree with a real kernel.)
+//! Tests that the two forms of the ABI headers, BTF and Rust structs, agree with each other. An
+//! object is relocated to the offset of a field in the BTF, and the simulator writes the field of
+//! the Rust struct. (`tools/check-abi.py` checks that the headers agree with a real kernel.)
 
 use core::mem::offset_of;
 
@@ -202,8 +203,9 @@ fn flags_have_the_values_of_the_kernels_enums() {
         (pf::KTHREAD, PF_KTHREAD),
     ];
     masks.iter().for_each(|(ours, declared)| assert_eq!(ours, declared));
-    // Ten constants are not in the headers, so that nothing can be compared with them: `WF_EXEC`,
-    // the limit of the watchdog (30 * HZ) and eight values of `queue`.
+    // This test cannot compare ten constants of `flags.rs`, because they are not in the ABI
+    // headers: `WF_EXEC`, the limit of the watchdog's timeout (30 * HZ), and eight values of the
+    // module `queue`.
     let declared = include_str!("../flags.rs").matches("pub const ").count();
     assert_eq!(tested + twins.len() + masks.len() + 10, declared, "a constant has no test");
 }

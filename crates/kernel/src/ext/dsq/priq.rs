@@ -91,7 +91,7 @@ impl Priq {
         }
     }
 
-    /// Iterates over the tasks in order.
+    /// Iterates over the tasks in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.ring.iter().map(|e| e.1).chain(self.tree.values().copied())
     }

@@ -65,7 +65,7 @@ impl DumpBuf {
         self.overflowed = to.overflowed;
     }
 
-    /// Starts the text of a dump operation. Its lines get `prefix`.
+    /// Starts the text of one of the scheduler's dump operations. Its lines get `prefix`.
     pub(super) fn open(&mut self, prefix: &'static str) {
         self.op_text = Some(OpText { prefix, first: true, line: String::new() });
     }
@@ -108,7 +108,8 @@ impl DumpBuf {
     }
 
     pub(super) fn finish(mut self) -> String {
-        // The marker replaces the end of the text, if the buffer can hold the marker and its NUL.
+        // The truncation marker replaces the end of the dump, if the buffer can hold the marker and
+        // its NUL.
         if self.overflowed && self.size > TRUNCATED.len() {
             self.text.truncate(self.size - 1 - TRUNCATED.len());
             self.text.extend_from_slice(TRUNCATED.as_bytes());
@@ -117,7 +118,7 @@ impl DumpBuf {
     }
 }
 
-/// Returns at most the first `max` bytes, cut at a character boundary.
+/// Returns at most the first `max` bytes of `text`, cut at a character boundary.
 fn head(text: &str, max: usize) -> &str {
     let mut end = max.min(text.len());
     while !text.is_char_boundary(end) {

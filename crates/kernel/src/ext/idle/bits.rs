@@ -6,7 +6,7 @@
 //!
 //! Owns: nothing. Models: kernel `find_next_and_bit()` and the searches on top of it, 7.3.
 
-/// Returns the bits of the last word that stand for CPUs.
+/// Returns the mask of those bits of a set's last word that stand for CPUs.
 pub(crate) fn tail(nr_cpus: usize) -> u64 {
     match nr_cpus % 64 {
         0 => u64::MAX,
@@ -22,8 +22,8 @@ pub(crate) fn fill(words: &mut [u64], nr_cpus: usize) {
     }
 }
 
-/// Returns the lowest bit in both sets from `from` up to, not including, `end`. Adds the number of
-/// words read to `words_read`.
+/// Returns the lowest bit that is in `a` and in `b`, from `from` up to, not including, `end`. Adds
+/// the number of words read to `words_read`.
 pub(crate) fn next_and(
     a: &[u64],
     b: &[u64],
@@ -99,8 +99,8 @@ fn next_in_word(both: u64, nr_cpus: usize, from: usize, words_read: &mut u64) ->
     found(both, end)
 }
 
-/// Returns whether `test` holds for every pair of words. Bits after the last CPU are cleared before
-/// the test.
+/// Returns whether `test` holds for every pair of words of two sets. Bits after the last CPU are
+/// cleared before the test.
 pub(crate) fn all_words(
     a: &[u64],
     b: &[u64],
@@ -112,7 +112,7 @@ pub(crate) fn all_words(
     a.iter().zip(b).enumerate().all(|(at, (a, b))| test(a & valid(at), b & valid(at)))
 }
 
-/// Returns the number of CPUs in both sets.
+/// Returns the number of CPUs that are in both sets.
 pub(crate) fn weight_and(a: &[u64], b: &[u64]) -> u32 {
     a.iter().zip(b).map(|(a, b)| (a & b).count_ones()).sum()
 }

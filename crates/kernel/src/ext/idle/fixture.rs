@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A kernel for unit tests: a machine from a spec, tasks that run for ever, and a scheduler made of
-//! a function.
+//! A kernel for unit tests: a machine from a spec, tasks that run for ever, and a scheduler whose
+//! operations all call one Rust function.
 
 use crate::ext::OpsData;
 use crate::ext::op::Op;
@@ -74,7 +74,7 @@ impl NativeOps for Closures {
     }
 }
 
-/// Attaches a scheduler that implements the operations `has`, all of them with `call`.
+/// Attaches a scheduler that implements the operations `has`. All of them call the function `call`.
 pub(crate) fn load(k: &mut Kernel, flags: u64, has: &'static [Op], call: Call) {
     let data = OpsData {
         name: "fixture".to_owned(),

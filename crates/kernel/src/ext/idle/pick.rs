@@ -46,7 +46,7 @@ pub(super) struct Waker {
     pub may_take_over: bool,
 }
 
-/// A query with its CPU sets computed.
+/// A `PickQuery` with the CPU sets that the search needs.
 struct PickSearch<'a> {
     allowed: &'a [u64],
     llc: Option<&'a [u64]>,
@@ -111,8 +111,8 @@ impl IdleView<'_> {
         let numa = here.filter(|_| self.state.topo_numa);
         let llc = llc.and_then(|spans| spans.llc(self.topology, query.prev));
         let numa = numa.map(|spans| spans.node(self.topology, query.prev));
-        // For a task that may run anywhere, the search uses the domains' own sets. For another task
-        // it first intersects these sets with the task's CPUs.
+        // For a task that may run anywhere, the search uses the sets of prev's LLC and node as they
+        // are. For another task it first intersects these sets with the task's CPUs.
         let everywhere = query.nr_affine as usize >= self.state.nr_cpus;
         if query.allowed.is_none() && everywhere {
             return self.search(query, query.affinity, llc, numa);
@@ -188,7 +188,8 @@ impl IdleView<'_> {
         at.is_some()
     }
 
-    /// Tries the steps in the kernel's order: whole idle cores first, near CPUs before far ones.
+    /// Tries to claim a CPU in the kernel's order: whole idle cores first, near CPUs before far
+    /// ones.
     fn in_order(&mut self, s: &PickSearch<'_>) -> Option<CpuId> {
         if self.state.smt_active {
             let core = self.idle_core(s);
@@ -218,7 +219,7 @@ impl IdleView<'_> {
             .or_else(|| self.pick(s.allowed, s.node, s.flags | pick_idle::CORE))
     }
 
-    /// Claims another thread of prev's core.
+    /// Claims an idle thread of prev's core, other than prev.
     fn idle_sibling(&mut self, s: &PickSearch<'_>) -> Option<CpuId> {
         if !self.state.smt_active {
             return None;
@@ -235,7 +236,9 @@ impl IdleView<'_> {
         None
     }
 
-    /// `scx_pick_idle_cpu()`
+    /// `scx_pick_idle_cpu()`: claims an idle CPU of `allowed` on `node`, or, unless
+    /// SCX_PICK_IDLE_IN_NODE is set, on another node. Without `node` it may be any CPU of the
+    /// machine.
     #[inline(always)]
     pub fn pick(&mut self, allowed: &[u64], node: Option<NodeId>, flags: u64) -> Option<CpuId> {
         let core = flags & pick_idle::CORE != 0;
@@ -326,7 +329,7 @@ impl IdleView<'_> {
         was
     }
 
-    /// `update_builtin_idle()`
+    /// `update_builtin_idle()`: marks a CPU idle or busy, and updates the mask of idle cores.
     pub fn mark(&mut self, cpu: CpuId, is_idle: bool) {
         let node = self.node_of(cpu);
         let IdleView { state, mem, topology, .. } = self;

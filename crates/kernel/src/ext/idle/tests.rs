@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tests of the picker against a model of the documented order with plain sets, over random
-//! histories.
+//! Tests of the picker of idle CPUs. Random sequences of operations run on the picker and on a
+//! model of its documented order, which uses plain sets; both must choose the same CPUs.
 
 mod model;
 
@@ -95,7 +95,7 @@ fn pattern(nr_cpus: u32, bits: u64) -> Set {
     (0..nr_cpus).filter(|cpu| bits.rotate_left(cpu / 64 * 7) >> (cpu % 64) & 1 != 0).collect()
 }
 
-/// The real state and the model of it.
+/// The real idle state and the model of it.
 struct Pair<'a> {
     state: IdleState,
     mem: Memory,
@@ -144,7 +144,7 @@ impl<'a> Pair<'a> {
         self.model.update_steps();
     }
 
-    /// Applies a step to the state and to the model; returns the CPU that each chose.
+    /// Applies an operation to the real state and to the model; returns the CPU that each chose.
     fn step(&mut self, step: &IdleStep) -> (Option<u32>, Option<u32>) {
         let nr = self.model.topology.nr_cpus() as u32;
         match *step {
@@ -275,10 +275,12 @@ fn select(pair: &mut Pair<'_>, prev: u32) -> Option<u32> {
 fn whole_cores_go_first_then_prev_then_its_sibling_then_the_rest() {
     let topology = machine("2n2c2t");
     let mut pair = all_idle(&topology, false);
-    // CPUs 0-3 are node 0 with cores 0-1 and 2-3. Each pick takes one CPU, and no CPU goes idle.
+    // CPUs 0-3 are node 0 with cores 0-1 and 2-3. Each pick takes one CPU, and no CPU goes idle
+    // again, so the order of the CPUs taken is the picker's order.
     let picks: Vec<_> = (0..9).map(|_| select(&mut pair, 1)).collect();
-    // Order: prev's core; the other core of the LLC; cores of the other node by rotation; prev's
-    // sibling, because prev is taken; the rest of the LLC; the rest of the other node by rotation.
+    // Expected order, with CPU 1 as prev: prev itself; the other core of its LLC; cores of the
+    // other node by rotation; then, because no whole core is idle any more, prev's sibling; the
+    // rest of the LLC; the rest of the other node by rotation.
     assert_eq!(
         picks,
         [Some(1), Some(2), Some(4), Some(6), Some(0), Some(3), Some(5), Some(7), None]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The on-line part of the topology, in the form that the picker needs.
+//! The on-line part of the topology, in the form that the picker of idle CPUs needs.
 //!
 //! Owns: sibling sets, on-line spans, and the decision which of the picker's steps exist.
 //! Models: kernel `scx_idle_update_selcpu_topology()`, `llc_weight()`, `numa_weight()`,
@@ -109,14 +109,15 @@ impl OnlineSpans {
 /// Work of the default picker for a task that may run on all CPUs, when no CPU is idle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FailedSearchWork {
-    /// Number of searches of a set.
+    /// Number of searches for a CPU in a set of idle CPUs.
     pub searches: u16,
     /// Number of CPUs that the picker tries to claim.
     pub claims: u16,
 }
 
 impl IdleState {
-    /// Counts the work of a failed search per CPU, from the on-line CPUs and the steps that exist.
+    /// Counts, for each CPU that a task may have run on last, the work of a picker's search that
+    /// finds no idle CPU. The work depends on the on-line CPUs and on the picker's steps.
     fn count_failed_searches(&mut self, topology: &Topology) {
         let failed_search = |cpu| {
             let threads = self.siblings(topology, cpu).map_or(0, Siblings::weight);
@@ -173,7 +174,7 @@ impl IdleState {
     }
 }
 
-/// Domains as the kernel would build them from the on-line CPUs.
+/// Scheduling domains as the kernel would build them from the on-line CPUs.
 pub(super) struct OnlineDomains<'a> {
     pub online: &'a [u64],
     pub topology: &'a Topology,
@@ -206,7 +207,8 @@ impl OnlineDomains<'_> {
         self.topology.nodes().iter().filter(populated).take(2).count() > 1
     }
 
-    /// `cpus_share_cache()`
+    /// `cpus_share_cache()`: returns whether two CPUs are the same CPU, or are on line and share an
+    /// LLC.
     pub fn share_cache(&self, a: CpuId, b: CpuId) -> bool {
         let online = cpumask::test(self.online, a) && cpumask::test(self.online, b);
         a == b || (online && self.topology.same_llc(a, b))

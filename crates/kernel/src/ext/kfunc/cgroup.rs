@@ -100,7 +100,8 @@ fn task_cgroup(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 struct CssIterState {
-    /// Guest address of the css at which the walk starts; 0 for an empty walk.
+    /// Guest address of the css at which the iteration starts; 0 if there is nothing to iterate
+    /// over.
     start: u64,
     /// Number of cgroups returned so far.
     done: u32,

@@ -8,7 +8,7 @@
 use super::{Handler, KfResult};
 use crate::kernel::{BOOT_NS, Kernel};
 
-/// `SCX_CPUPERF_ONE`
+/// `SCX_CPUPERF_ONE`: full performance.
 const PERF_ONE: u32 = 1024;
 
 pub(super) const TABLE: &[(&str, Handler)] = &[
@@ -96,7 +96,8 @@ fn locked_rq(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     }
 }
 
-/// Copies as many counters as the caller has room for.
+/// `scx_bpf_events()`: copies as many of the scheduler's event counters as the program's buffer
+/// holds.
 fn events(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let Some(sched) = &k.ext.root else { return Ok(0) };
     let all = *sched.events.all();

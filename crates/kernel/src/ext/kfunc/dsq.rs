@@ -141,7 +141,8 @@ impl Kernel {
         });
     }
 
-    /// Returns the CPU for which `ops.dispatch` is being called.
+    /// Returns the CPU whose run queue lock the kernel holds, else the executing CPU. In
+    /// `ops.dispatch` it is the CPU for which the operation was called.
     fn dispatch_cpu(&self) -> CpuId {
         self.ext.locked_rq().unwrap_or(self.exec.cpu)
     }
@@ -150,7 +151,7 @@ impl Kernel {
         if id & dsq_id::FLAG_BUILTIN != 0 { None } else { self.ext.dsqs.user(id) }
     }
 
-    /// `scx_bpf_create_dsq()`
+    /// `scx_bpf_create_dsq()`: creates a user DSQ; returns 0 or a negative errno.
     pub fn kf_create_dsq(&mut self, id: u64, node: i32) -> u64 {
         let nodes = self.machine.topology.nodes().len() as i32;
         if node >= nodes || node < -1 || id & dsq_id::FLAG_BUILTIN != 0 {
@@ -169,7 +170,8 @@ impl Kernel {
         0
     }
 
-    /// `scx_bpf_dsq_move_to_local()`
+    /// `scx_bpf_dsq_move_to_local()`: moves the first task of a user DSQ that can run on the CPU to
+    /// the CPU's local DSQ; returns 1 if there was such a task, else 0.
     pub fn kf_move_to_local(&mut self, id: u64, flags: u64) -> u64 {
         if self.ext.root.is_none() {
             return 0;
@@ -282,14 +284,14 @@ fn cancel(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
 struct DsqIterState {
     /// Index in the table of DSQs plus 1; 0 for no DSQ.
     dsq: u32,
-    /// SCX_DSQ_ITER_REV and `ITER_*`
+    /// Flags of the iterator: SCX_DSQ_ITER_REV and `ITER_*`.
     flags: u32,
     /// Key of the last task returned: position or relative vtime, and arrival number (`seq`).
     pos: i64,
     seq: u64,
     /// Number of insertions into the DSQ when the iterator began.
     max_seq: u64,
-    /// Slice and vtime to set with the next move.
+    /// Slice and vtime that the next move of a task sets, if `flags` says so (`ITER_HAS_*`).
     slice: u64,
     vtime: u64,
 }
@@ -366,7 +368,8 @@ fn move_vtime(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     dsq_move(k, a, enq::DSQ_PRIQ)
 }
 
-/// `scx_dsq_move()`
+/// `scx_dsq_move()`: moves a task from the iterator's DSQ to another DSQ; returns 1, or 0 if the
+/// task may not be moved.
 fn dsq_move(k: &mut Kernel, a: &[u64; 5], priq: u64) -> KfResult {
     let mut iter: DsqIterState = k.vm.mem.read(a[0])?;
     let Some(src) = iter_dsq(k, &iter) else { return Ok(0) };
@@ -396,7 +399,8 @@ fn dsq_move(k: &mut Kernel, a: &[u64; 5], priq: u64) -> KfResult {
 }
 
 impl Kernel {
-    /// `move_task_between_dsqs()`
+    /// `move_task_between_dsqs()`: moves a task from `src` to `dst`, or to a global DSQ if `dst` is
+    /// the local DSQ of a CPU on which the task cannot run.
     fn move_between(&mut self, task: TaskId, src: DsqId, mut dst: DsqId, mut flags: u64) {
         let src_cpu = self.tasks[task].cpu;
         let mut target = None;

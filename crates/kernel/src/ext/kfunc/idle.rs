@@ -32,7 +32,7 @@ pub(super) const TABLE: &[(&str, Handler)] = &[
     ("scx_bpf_cpu_node", cpu_node),
 ];
 
-/// `NUMA_NO_NODE`
+/// `NUMA_NO_NODE`: no NUMA node.
 const NO_NODE: i64 = -1;
 
 /// A query of the default picker, in the form common to the three kfuncs that call it.
@@ -89,7 +89,8 @@ fn select_cpu_with_mask(k: &mut Kernel, task: u64, request: PickRequest) -> Resu
     select_cpu_from_kfunc(k, task, request)
 }
 
-/// `select_cpu_from_kfunc()`
+/// `select_cpu_from_kfunc()`: checks the call, and then runs the default picker; returns a CPU or a
+/// negative errno.
 #[inline(always)]
 fn select_cpu_from_kfunc(k: &mut Kernel, task: u64, request: PickRequest) -> Result<i64, Fault> {
     check_context(k)?;
@@ -203,7 +204,8 @@ fn check_enabled(k: &mut Kernel) -> bool {
     enabled
 }
 
-/// `validate_node()`
+/// `validate_node()`: returns the node, or a negative errno if there is no such node, or if idle
+/// tracking is not per node.
 fn check_node(k: &mut Kernel, node: i32) -> Result<NodeId, i64> {
     if !k.ext.idle.is_per_node() {
         k.scx_error("per-node idle tracking is disabled");
@@ -262,7 +264,7 @@ fn node_mask(k: &mut Kernel, node: u64, mask: fn(&Kernel, NodeId) -> u64) -> u64
     }
 }
 
-/// Releases nothing, because the masks are live and never go away.
+/// Releases nothing, because the masks of idle CPUs are live and never go away.
 fn put_idle_cpumask(_: &mut Kernel, _: &[u64; 5]) -> KfResult {
     Ok(0)
 }
@@ -352,7 +354,7 @@ fn pick_any_cpu_node(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(cpu_or_busy(found))
 }
 
-/// Returns an on-line CPU of the node, busy or not.
+/// Returns an on-line CPU of the node that is in `allowed`, busy or not.
 fn any_in_node(k: &mut Kernel, node: NodeId, allowed: &[u64]) -> Option<CpuId> {
     let machine = k.machine.clone();
     let online = k.vm.mem.words(k.ext.idle.online_mask(), allowed.len());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tests of the counts, of the period that they cover, and of the bound on a report's length.
+//! Tests of the numbers of calls per operation and CPU, of the period that they cover, and of the
+//! bound on a report's length.
 
 use super::*;
 
@@ -51,7 +52,8 @@ fn cpus_with_the_same_operations_are_one_line() {
     );
 }
 
-/// The bound on a report holds for any number of CPUs that ran different operations.
+/// A report has a bounded number of lines of bounded length, even if hundreds of CPUs ran different
+/// sets of operations.
 #[test]
 fn a_report_is_bounded() {
     let nr_cpus = 600;

@@ -60,7 +60,7 @@ fn read_format1(matrix: Node<'_, '_>, nodes: &mut [NumaNode]) -> Result<(), Lsto
     };
     let base = millionths(matrix, "latency_base")?;
     let entries = matrix.children().filter(|node| node.has_tag_name("latency"));
-    // Both factors are below 2^42 (see parse_millionths), so the product fits 128 bits.
+    // The value and the base are below 2^42 (see parse_millionths), so their product fits 128 bits.
     let scaled = entries.map(|entry| {
         let product = u128::from(millionths(entry, "value")?) * u128::from(base);
         Ok(u64::try_from((product + 500_000_000_000) / 1_000_000_000_000).unwrap_or(u64::MAX))
@@ -89,7 +89,8 @@ fn assign(
         places.ok_or_else(|| wrong("a distance matrix does not name every node".to_owned()))?;
     for (node, &row) in nodes.iter_mut().zip(&places) {
         let row = places.iter().map(|&column| values[row * nr + column]);
-        // A distance past 32 bits is refused later, like any other above 254.
+        // A distance past 32 bits becomes u32::MAX. `Topology::build` refuses it, like any other
+        // distance above 254.
         node.layout.distances = row.map(|d| u32::try_from(d).unwrap_or(u32::MAX)).collect();
     }
     Ok(())

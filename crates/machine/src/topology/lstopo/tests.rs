@@ -140,7 +140,8 @@ fn bad_files_are_refused_with_the_reason() {
 fn hostile_files_are_refused() {
     let bomb = r#"<?xml version="1.0"?><!DOCTYPE topology [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]><topology>&b;</topology>"#;
     assert_eq!(parse(bomb), Err(LstopoError::OwnDtd { line: 1 }));
-    // This file has a second document type after the one that `blank_doctype` removes.
+    // This file has a second document type after the one that `blank_doctype` removes; the XML
+    // parser must refuse it.
     let second =
         r#"<!DOCTYPE topology SYSTEM "hwloc2.dtd"><!DOCTYPE t [<!ENTITY a "b">]><topology/>"#;
     assert!(matches!(parse(second), Err(LstopoError::Xml { .. })));

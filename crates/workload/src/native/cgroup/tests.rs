@@ -5,7 +5,7 @@
 
 use super::*;
 
-/// Returns the mount if it can be written to.
+/// Returns the cgroup2 mount point if this process can create directories there.
 fn writable() -> Option<PathBuf> {
     let mount = find_mount()?;
     let probe = mount.join(format!("scxlab-probe-{}", std::process::id()));

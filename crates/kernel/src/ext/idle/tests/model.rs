@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A model of the picker, written from the picker's documentation. It uses plain sets instead of
-//! words in guest memory.
+//! A model of the picker of idle CPUs, written from the picker's documentation. It uses plain sets
+//! instead of words in guest memory.
 
 use crate::bpf::flags::pick_idle;
 use scxlab_machine::Topology;
@@ -15,7 +15,7 @@ pub(super) struct Model<'a> {
     pub per_node: bool,
     pub online: Set,
     pub idle: Set,
-    /// CPUs marked as threads of an idle core.
+    /// CPUs that are marked as threads of an idle core.
     pub idle_core_cpus: Set,
     cursors: Vec<u32>,
     pub llc_step: bool,
@@ -56,7 +56,8 @@ impl<'a> Model<'a> {
         self.same(cpu, |a, b| self.topology.same_node(a, b))
     }
 
-    /// Returns the on-line CPUs that `test` accepts together with `cpu`; none if `cpu` is off line.
+    /// Returns the on-line CPUs for which `test`, called with the CPU and `cpu`, is true; none if
+    /// `cpu` is off line.
     fn same(&self, cpu: u32, test: impl Fn(CpuId, CpuId) -> bool) -> Set {
         if self.online.contains(&cpu) {
             self.cpus_where(|c| test(c, CpuId(cpu)))
@@ -110,8 +111,8 @@ impl<'a> Model<'a> {
         self.idle.remove(&cpu)
     }
 
-    /// Tries to claim idle CPUs of `candidates`, starting after the CPU that `here` tried last,
-    /// until a claim succeeds.
+    /// Tries to claim idle CPUs of `candidates`, starting after the CPU that the searches of CPU
+    /// `here` tried last, until a claim succeeds.
     fn claim_any(&mut self, here: u32, candidates: &Set, core_only: bool) -> Option<u32> {
         loop {
             let idle_core_cpus: Set =

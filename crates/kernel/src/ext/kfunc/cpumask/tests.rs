@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tests of the operations through their handlers, against `BTreeSet`, and of the life of objects.
+//! Tests of the kfuncs on CPU sets, called through their handlers and compared with `BTreeSet`, and
+//! of the life of `bpf_cpumask` objects.
 
 use super::*;
 use crate::ext::idle::fixture::kernel;
@@ -36,7 +37,7 @@ fn cpus(nr: u64) -> impl Strategy<Value = BTreeSet<u64>> {
     ]
 }
 
-/// Number of CPUs: more than one word, with a last word that is not full.
+/// Number of CPUs: a set of them takes more than one word, and the last word is not full.
 const NR: u64 = 70;
 
 proptest! {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tests of the kfuncs on a kernel with a loaded scheduler: values, error texts, contexts.
+//! Tests of the kfuncs of built-in idle tracking on a kernel with a loaded scheduler: their values,
+//! their error texts, and the operations in which they may be called.
 
 use super::*;
 use crate::bpf::flags::ops;
