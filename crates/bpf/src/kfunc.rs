@@ -58,11 +58,6 @@ pub fn name(id: KfuncId) -> Option<&'static str> {
     BUILTINS.get(at).map(|builtin| builtin.0)
 }
 
-/// Returns the names of all built-in kfuncs, for tests.
-pub fn builtin_names() -> impl Iterator<Item = &'static str> {
-    BUILTINS.iter().map(|builtin| builtin.0)
-}
-
 /// Behaviour of a built-in kfunc. Several kfuncs share one behaviour: for example, `x_impl` is the
 /// older name of `x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

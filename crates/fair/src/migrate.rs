@@ -132,7 +132,7 @@ impl Fair {
 
     /// Whether the task's group is throttled on the destination CPU. If the group has no queue
     /// there yet, the answer is that of the nearest ancestor that has one.
-    fn throttled_at(&self, task: TaskId, cpu: CpuId) -> bool {
+    pub(super) fn throttled_at(&self, task: TaskId, cpu: CpuId) -> bool {
         let mut group = self.task(task).group;
         while let Some(g) = group.and_then(|id| self.group(id)) {
             let rq = g.rqs[cpu.idx()];

@@ -195,6 +195,7 @@ impl Sim {
             let allowed = &self.world.allowed[moved.task.idx()];
             assert!(scxlab_machine::cpumask::test(allowed, moved.to), "{moved:?}");
             assert_ne!(self.world.curr[moved.from.idx()], Some(moved.task), "{moved:?}");
+            assert!(!self.fair.throttled_at(moved.task, moved.to), "{moved:?}");
             self.actors[moved.task.idx()].cpu = moved.to;
             self.actors[moved.task.idx()].migrations += 1;
         }

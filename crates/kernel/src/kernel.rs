@@ -34,7 +34,7 @@ use scxlab_fair::Fair;
 use scxlab_machine::id::{CpuId, Nanos};
 use scxlab_machine::{EventQueue, Machine};
 use scxlab_trace::Tracer;
-use scxlab_trace::event::Kind;
+use scxlab_trace::event::EventKind;
 use std::sync::Arc;
 
 /// Value of BPF's clocks at virtual time 0, ns. It is not 0, because a real machine has been up for
@@ -225,7 +225,7 @@ impl Kernel {
     /// Traces an event. This function is always inlined: each caller passes a fixed variant of
     /// `kind`, so the compiler can remove the code for all other variants.
     #[inline(always)]
-    pub(crate) fn trace(&mut self, kind: Kind) {
+    pub(crate) fn trace(&mut self, kind: EventKind) {
         let (time, cpu) = (self.exec.clock, self.exec.cpu);
         self.tracer.emit(scxlab_trace::event::Event { time, cpu, kind });
     }

@@ -21,7 +21,7 @@ use crate::kernel::event::Event;
 use crate::kernel::{AfterEvent, Kernel};
 use crate::task::{Class, Task, TaskState};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
-use scxlab_trace::event::{Kind, PrevState};
+use scxlab_trace::event::{EventKind, PrevState};
 
 /// State of a task that `change_begin` saves and `change_end` restores.
 pub(crate) struct TaskChange {
@@ -98,7 +98,7 @@ impl Kernel {
             c.curr = idle;
             c.next_class = Class::Idle;
             let prev_state = self.prev_state(prev);
-            self.trace(Kind::Switch { prev: Some(prev), next: None, prev_state });
+            self.trace(EventKind::Switch { prev: Some(prev), next: None, prev_state });
             self.after_switch(prev);
         }
         if let Some((task, target)) = push
@@ -194,7 +194,7 @@ impl Kernel {
         }
         let prev_state = self.prev_state(prev);
         let (p, n) = ((!idle.0).then_some(prev), (!idle.1).then_some(next));
-        self.trace(Kind::Switch { prev: p, next: n, prev_state });
+        self.trace(EventKind::Switch { prev: p, next: n, prev_state });
         self.metrics.switches += 1;
         self.after_switch(prev);
     }

@@ -185,7 +185,8 @@ stop_kinds! {
     Duration = "duration", true, "its duration has passed";
     AllExited = "all_exited", true, "all threads of the workload have exited";
     Deadlock = "deadlock", false, "every thread waits, and nothing will wake one";
-    Livelock = "livelock", false, "a task made too many steps in a row that took no time";
+    Livelock = "livelock", false, "a task made too many steps in a row that took no time, or \
+        a CPU scheduled too often in a row without running a task";
     EventLimit = "event_limit", false, "it has more events than the limit";
     OutOfMemory = "out_of_memory", false, "the scheduler and the workload need more memory than \
         the limit (`--memory-limit`)";

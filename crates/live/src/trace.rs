@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use scxlab_lab::run::{Exit, TraceCounts};
 use scxlab_machine::{CpuId, Nanos, TaskId};
-use scxlab_trace::{Event, Kind, Names, PrevState, TaskName, Tracer};
+use scxlab_trace::{Event, EventKind, Names, PrevState, TaskName, Tracer};
 use serde::{Deserialize, Serialize};
 
 use crate::abi::{
@@ -55,7 +55,7 @@ impl Recording {
         }
         for (cpu, &events) in self.lost.iter().enumerate().filter(|(_, events)| **events > 0) {
             let cpu = CpuId(cpu as u32);
-            tracer.emit(Event { time: now, cpu, kind: Kind::Lost { events } });
+            tracer.emit(Event { time: now, cpu, kind: EventKind::Lost { events } });
         }
         if let Some(exit) = exit {
             emit_exit(exit, exit.at_ns.unwrap_or(now).max(now), tracer);
@@ -74,7 +74,7 @@ impl Recording {
 }
 
 fn emit_exit(exit: &Exit, time: Nanos, tracer: &mut Tracer) {
-    let kind = Kind::SchedExit { kind: kind_number(&exit.kind), code: exit.code };
+    let kind = EventKind::SchedExit { kind: kind_number(&exit.kind), code: exit.code };
     tracer.emit_with_text(Event { time, cpu: CpuId(0), kind }, &exit.message);
 }
 
@@ -85,18 +85,20 @@ fn emit(r: &Record, time: Nanos, tasks: &mut BTreeMap<u32, TaskId>, tracer: &mut
     let kind = match (r.kind, task) {
         (SWITCH, _) => {
             if let Some(task) = task.filter(|_| r.arg[0] == DEAD) {
-                tracer.emit(Event { time, cpu, kind: Kind::Exit { task } });
+                tracer.emit(Event { time, cpu, kind: EventKind::Exit { task } });
             }
             let prev_state = match r.arg[0] {
                 SLEEPING => PrevState::Sleeping,
                 DEAD => PrevState::Exited,
                 _ => PrevState::Runnable,
             };
-            Kind::Switch { prev: task, next: other, prev_state }
+            EventKind::Switch { prev: task, next: other, prev_state }
         }
-        (WAKEUP, Some(task)) => Kind::Wakeup { task, target: CpuId(r.arg[0]), waker: other },
-        (MIGRATE, Some(task)) => Kind::Migrate { task, from: CpuId(r.arg[0]), to: CpuId(r.arg[1]) },
-        (FORK, Some(child)) => Kind::Fork { parent: other, child },
+        (WAKEUP, Some(task)) => EventKind::Wakeup { task, target: CpuId(r.arg[0]), waker: other },
+        (MIGRATE, Some(task)) => {
+            EventKind::Migrate { task, from: CpuId(r.arg[0]), to: CpuId(r.arg[1]) }
+        }
+        (FORK, Some(child)) => EventKind::Fork { parent: other, child },
         _ => return,
     };
     tracer.emit(Event { time, cpu, kind });

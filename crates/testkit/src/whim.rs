@@ -29,7 +29,8 @@ use crate::sim;
 const MS: Nanos = 1_000_000;
 /// Virtual time between two checks of a run.
 const STEP: Nanos = 5 * MS;
-/// Number of steps of a whole run. They last 200 ms; the watchdog timeouts drawn are 50 ms or more.
+/// Number of steps of a whole run. They last 200 ms. The watchdog timeouts drawn are 20 to 275
+/// ms, so that the watchdog ends some runs of schedulers that lose tasks.
 pub const STEPS: u64 = 40;
 /// Bound on the instructions of one call, so that a scheduler which does too much is ejected soon.
 const INSNS_PER_CALL: u64 = 200_000;
@@ -197,7 +198,7 @@ impl Settings {
             left_out |= 1 << Op::UpdateIdle as u32;
         }
         let batch = if how & 0x40 != 0 { 0 } else { choices.byte() };
-        Settings { flags, timeout_ms: 50 + choices.byte() * 4, batch, left_out }
+        Settings { flags, timeout_ms: 20 + choices.byte(), batch, left_out }
     }
 
     fn lacks(&self, op: Op) -> bool {

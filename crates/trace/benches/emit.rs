@@ -8,7 +8,7 @@ use std::io;
 use std::time::Instant;
 
 use scxlab_machine::{CpuId, TaskId};
-use scxlab_trace::{Event, Kind, PerfettoSink, PrevState, Tracer};
+use scxlab_trace::{Event, EventKind, PerfettoSink, PrevState, Tracer};
 
 const EVENTS: u64 = 2_000_000;
 const ROUNDS: usize = 7;
@@ -28,9 +28,11 @@ fn ns_per_event(mut tracer: Tracer) -> f64 {
     for time in 0..EVENTS {
         let (cpu, task) = (CpuId(time as u32 % 8), TaskId(time as u32 % 40));
         let kind = match time % 3 {
-            0 => Kind::Switch { prev: None, next: Some(task), prev_state: PrevState::Runnable },
-            1 => Kind::Wakeup { task, target: cpu, waker: None },
-            _ => Kind::Op { op: 1, cost_ns: 300, task: Some(task) },
+            0 => {
+                EventKind::Switch { prev: None, next: Some(task), prev_state: PrevState::Runnable }
+            }
+            1 => EventKind::Wakeup { task, target: cpu, waker: None },
+            _ => EventKind::Op { op: 1, cost_ns: 300, task: Some(task) },
         };
         tracer.emit(Event { time, cpu, kind });
     }

@@ -16,7 +16,7 @@ pub struct Event {
     /// CPU on which the event happened.
     pub cpu: CpuId,
     /// Kind of the event, with its data.
-    pub kind: Kind,
+    pub kind: EventKind,
 }
 
 /// State of a task that left its CPU.
@@ -32,7 +32,7 @@ pub enum PrevState {
 
 /// Kind of an event. In a `Switch`, None stands for the CPU's idle task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EventKind {
     /// The CPU switched from one task to another.
     Switch {
         /// Task that was running.
@@ -160,30 +160,40 @@ impl Event {
             words.iter().for_each(|&word| hash.add(word));
         };
         match self.kind {
-            Kind::Switch { prev, next, prev_state } => {
+            EventKind::Switch { prev, next, prev_state } => {
                 add(head(0, prev_state as u64), &[opt(prev), opt(next)]);
             }
-            Kind::Wakeup { task, target, waker } => {
+            EventKind::Wakeup { task, target, waker } => {
                 add(head(1, 0), &[pair(task.0, target.0), opt(waker)])
             }
-            Kind::Migrate { task, from, to } => {
+            EventKind::Migrate { task, from, to } => {
                 add(head(2, 0), &[u64::from(task.0), pair(from.0, to.0)])
             }
-            Kind::Op { op, cost_ns, task } => add(head(3, u64::from(op)), &[cost_ns, opt(task)]),
-            Kind::DsqInsert { task, dsq, flags } => {
+            EventKind::Op { op, cost_ns, task } => {
+                add(head(3, u64::from(op)), &[cost_ns, opt(task)])
+            }
+            EventKind::DsqInsert { task, dsq, flags } => {
                 add(head(4, 0), &[u64::from(task.0), dsq, flags])
             }
-            Kind::DsqMove { task, from, to } => add(head(5, 0), &[u64::from(task.0), from, to]),
-            Kind::Kick { target, flags } => add(head(6, 0), &[u64::from(target.0), flags]),
-            Kind::LockWait { lock, wait_ns } => add(head(7, 0), &[lock, wait_ns]),
-            Kind::Throttle { cgroup, on } => add(head(8, u64::from(on)), &[u64::from(cgroup.0)]),
-            Kind::Fork { parent, child } => add(head(9, 0), &[opt(parent), u64::from(child.0)]),
-            Kind::Exit { task } => add(head(10, 0), &[u64::from(task.0)]),
+            EventKind::DsqMove { task, from, to } => {
+                add(head(5, 0), &[u64::from(task.0), from, to])
+            }
+            EventKind::Kick { target, flags } => add(head(6, 0), &[u64::from(target.0), flags]),
+            EventKind::LockWait { lock, wait_ns } => add(head(7, 0), &[lock, wait_ns]),
+            EventKind::Throttle { cgroup, on } => {
+                add(head(8, u64::from(on)), &[u64::from(cgroup.0)])
+            }
+            EventKind::Fork { parent, child } => {
+                add(head(9, 0), &[opt(parent), u64::from(child.0)])
+            }
+            EventKind::Exit { task } => add(head(10, 0), &[u64::from(task.0)]),
             // The tags 11 and 12 are unused.
-            Kind::CpuOnline { online } => add(head(13, u64::from(online)), &[]),
-            Kind::SchedExit { kind, code } => add(head(14, 0), &[u64::from(kind), code as u64]),
-            Kind::Printk { text_hash } => add(head(15, 0), &[text_hash]),
-            Kind::Lost { events } => add(head(16, 0), &[events]),
+            EventKind::CpuOnline { online } => add(head(13, u64::from(online)), &[]),
+            EventKind::SchedExit { kind, code } => {
+                add(head(14, 0), &[u64::from(kind), code as u64])
+            }
+            EventKind::Printk { text_hash } => add(head(15, 0), &[text_hash]),
+            EventKind::Lost { events } => add(head(16, 0), &[events]),
         }
     }
 }

@@ -17,7 +17,7 @@ mod sink;
 pub mod timeline;
 mod tracer;
 
-pub use event::{Event, Kind, PrevState};
+pub use event::{Event, EventKind, PrevState};
 pub use names::{Names, TaskName};
 pub use perfetto::PerfettoSink;
 pub use sink::{Sink, Tee, VecSink};

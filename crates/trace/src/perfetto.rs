@@ -20,7 +20,7 @@ mod tracks;
 
 use std::io::{self, Write};
 
-use crate::event::{Event, Kind};
+use crate::event::{Event, EventKind};
 use crate::names::Names;
 use crate::sink::Sink;
 use dsq::DsqLengths;
@@ -64,35 +64,35 @@ impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
     fn event(&mut self, event: &Event, names: &Names) {
         let PerfettoSink { packets, ftrace, tracks, dsqs } = self;
         match event.kind {
-            Kind::Switch { next, .. } => {
+            EventKind::Switch { next, .. } => {
                 ftrace.event(packets, event, names);
                 // A task that runs has left its DSQ, whichever that was.
                 let left = next.and_then(|task| dsqs.leave(task));
                 left.into_iter()
                     .for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, dsq, len));
             }
-            Kind::Wakeup { .. }
-            | Kind::Migrate { .. }
-            | Kind::CpuOnline { .. }
-            | Kind::Fork { .. } => ftrace.event(packets, event, names),
-            Kind::DsqInsert { task, dsq, .. } | Kind::DsqMove { task, to: dsq, .. } => {
+            EventKind::Wakeup { .. }
+            | EventKind::Migrate { .. }
+            | EventKind::CpuOnline { .. }
+            | EventKind::Fork { .. } => ftrace.event(packets, event, names),
+            EventKind::DsqInsert { task, dsq, .. } | EventKind::DsqMove { task, to: dsq, .. } => {
                 tracks.event(packets, event, names);
                 for (dsq, len) in dsqs.enter(task, dsq) {
                     tracks.dsq_len(packets, event.time, dsq, len);
                 }
             }
-            Kind::Exit { task } => {
+            EventKind::Exit { task } => {
                 let left = dsqs.leave(task);
                 left.into_iter()
                     .for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, dsq, len));
             }
-            Kind::Op { .. }
-            | Kind::Kick { .. }
-            | Kind::LockWait { .. }
-            | Kind::Throttle { .. }
-            | Kind::SchedExit { .. }
-            | Kind::Printk { .. } => tracks.event(packets, event, names),
-            Kind::Lost { events } => {
+            EventKind::Op { .. }
+            | EventKind::Kick { .. }
+            | EventKind::LockWait { .. }
+            | EventKind::Throttle { .. }
+            | EventKind::SchedExit { .. }
+            | EventKind::Printk { .. } => tracks.event(packets, event, names),
+            EventKind::Lost { events } => {
                 ftrace.lose(event.cpu, events);
                 tracks.event(packets, event, names);
             }

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 
 use scxlab_machine::{Nanos, TaskId};
 
-use crate::event::{Event, Kind};
+use crate::event::{Event, EventKind};
 use crate::names::Names;
 use crate::sink::Sink;
 
@@ -146,7 +146,7 @@ fn longest(column: &BTreeMap<u32, Nanos>) -> u32 {
 
 impl<W: Write + Send + 'static> Sink for TimelineSink<W> {
     fn event(&mut self, event: &Event, names: &Names) {
-        let Kind::Switch { next, .. } = event.kind else { return };
+        let EventKind::Switch { next, .. } = event.kind else { return };
         let cpu = event.cpu.idx();
         if cpu >= self.cpus.len() {
             return;
@@ -197,7 +197,7 @@ mod tests {
             names.set_task(TaskId(task), name);
         }
         let mut switch = |us: u64, cpu: u32, next: Option<u32>| {
-            let kind = Kind::Switch {
+            let kind = EventKind::Switch {
                 prev: None,
                 next: next.map(TaskId),
                 prev_state: PrevState::Runnable,

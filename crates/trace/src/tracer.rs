@@ -7,7 +7,7 @@ use std::io;
 use scxlab_machine::hash::hash_bytes;
 use scxlab_machine::{CpuId, Nanos};
 
-use crate::event::{Event, Kind};
+use crate::event::{Event, EventKind};
 use crate::hash::TraceHash;
 use crate::names::Names;
 use crate::sink::Sink;
@@ -16,9 +16,9 @@ use crate::sink::Sink;
 ///
 /// ```
 /// use scxlab_machine::CpuId;
-/// use scxlab_trace::{Event, Kind, Tracer, VecSink};
+/// use scxlab_trace::{Event, EventKind, Tracer, VecSink};
 /// let mut tracer = Tracer::with_sink(VecSink::default());
-/// tracer.emit(Event { time: 5, cpu: CpuId(0), kind: Kind::CpuOnline { online: true } });
+/// tracer.emit(Event { time: 5, cpu: CpuId(0), kind: EventKind::CpuOnline { online: true } });
 /// assert_eq!(tracer.count(), 1);
 /// assert_eq!(tracer.take_sink::<VecSink>().unwrap().events.len(), 1);
 /// ```
@@ -62,7 +62,7 @@ impl Tracer {
 
     /// Records a printed line.
     pub fn printk(&mut self, time: Nanos, cpu: CpuId, text: &str) {
-        let kind = Kind::Printk { text_hash: hash_bytes(text.as_bytes()) };
+        let kind = EventKind::Printk { text_hash: hash_bytes(text.as_bytes()) };
         self.emit_with_text(Event { time, cpu, kind }, text);
     }
 

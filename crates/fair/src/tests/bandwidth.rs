@@ -140,3 +140,24 @@ fn timers_stop_when_nobody_needs_them() {
     assert!(sim.fair.bandwidth_timer(CgroupId(1), TimerKind::Period, sim.now).is_empty());
     assert!(sim.fair.bandwidth_timer(CgroupId(9), TimerKind::Slack, sim.now).is_empty());
 }
+
+/// A CPU on which a group is throttled is idle, and would pull the group's tasks from a CPU on which
+/// the group still has runtime. `Sim::apply` checks that no such task moves there.
+#[test]
+fn no_task_is_pulled_to_a_cpu_where_its_group_is_throttled() {
+    let (mut pulls, mut throttles) = (0, 0);
+    for (cpus, tasks, quota) in [(2, 4, 10), (2, 5, 33), (3, 7, 20), (4, 6, 47), (4, 13, 90)] {
+        let mut sim = Sim::new(topo(1, 1, cpus, 1));
+        sim.fair.add_group(CgroupId(1), ROOT);
+        sim.fair.set_group_bandwidth(CgroupId(1), limit(quota * MS, 100 * MS), 0);
+        for task in 0..tasks {
+            let sleep = Nanos::from(task + 1) * 7 * MS / 10;
+            let life = Life::Periodic { run: 4 * MS, sleep };
+            sim.spawn(if task % 3 == 0 { Life::Hog } else { life }, in_group(1));
+        }
+        sim.run(2 * SEC);
+        pulls += sim.actors.iter().map(|a| a.migrations).sum::<u32>();
+        throttles += sim.fair.bandwidth_stat(CgroupId(1)).nr_throttled;
+    }
+    assert!(pulls > 50 && throttles > 50, "{pulls} migrations, {throttles} periods");
+}

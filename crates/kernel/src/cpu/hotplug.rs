@@ -12,7 +12,7 @@ use crate::kernel::Kernel;
 use crate::task::TaskState;
 use crate::task::behavior::SysError;
 use scxlab_machine::id::{CpuId, TaskId};
-use scxlab_trace::event::Kind;
+use scxlab_trace::event::EventKind;
 
 impl Kernel {
     /// Number of times that CPUs came on line or went off line since boot
@@ -41,7 +41,7 @@ impl Kernel {
         self.fair_cpu_online(cpu, online);
         self.idle_set_online(cpu, online);
         let time = self.clock();
-        let kind = Kind::CpuOnline { online };
+        let kind = EventKind::CpuOnline { online };
         self.tracer.emit(scxlab_trace::event::Event { time, cpu, kind });
         if !online {
             self.evacuate(cpu);

@@ -9,7 +9,7 @@
 use crate::kernel::Kernel;
 use scxlab_machine::Machine;
 use scxlab_machine::id::{CpuId, Nanos};
-use scxlab_trace::event::Kind;
+use scxlab_trace::event::EventKind;
 
 /// A lock.
 ///
@@ -144,7 +144,7 @@ impl Kernel {
         let cpu = self.exec.cpu;
         self.cpus[cpu].time.lock_wait += wait;
         self.metrics.lock_wait.record(wait);
-        self.trace(Kind::LockWait { lock, wait_ns: wait });
+        self.trace(EventKind::LockWait { lock, wait_ns: wait });
     }
 
     fn lock_name(&self, id: LockId) -> String {

@@ -16,7 +16,7 @@ use crate::cpu::lock::LockId;
 use crate::kernel::Kernel;
 use crate::task::Class;
 use scxlab_machine::id::{CpuId, TaskId};
-use scxlab_trace::event::Kind;
+use scxlab_trace::event::EventKind;
 
 /// Result of sched_ext's pick.
 pub enum PickResult {
@@ -349,7 +349,7 @@ impl Kernel {
         self.unlock(LockId::Dsq(dsq));
         self.charge(self.machine.costs.kfunc.dsq_move_ns);
         let to = crate::bpf::flags::dsq_id::LOCAL_ON | u64::from(cpu.0);
-        self.trace(Kind::DsqMove { task, from, to });
+        self.trace(EventKind::DsqMove { task, from, to });
         if src == cpu {
             let local = self.ext.dsqs.local(cpu);
             self.dsq_insert(cpu, local, task, None, flags);

@@ -10,7 +10,7 @@ use crate::bpf::flags::limit;
 use crate::kernel::event::Event;
 use crate::kernel::{AfterEvent, Kernel};
 use scxlab_machine::id::{CpuId, Nanos};
-use scxlab_trace::event::{Event as Traced, Kind};
+use scxlab_trace::event::{Event as Traced, EventKind};
 
 /// `enum scx_exit_kind`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +110,8 @@ impl Kernel {
         let mut message = message.to_owned();
         truncate(&mut message, limit::EXIT_MSG_LEN - 1);
         let dump = String::new();
-        let event = Traced { time: at, cpu, kind: Kind::SchedExit { kind: kind as u32, code } };
+        let event =
+            Traced { time: at, cpu, kind: EventKind::SchedExit { kind: kind as u32, code } };
         self.tracer.emit_with_text(event, &message);
         sched.exit = Some(ExitInfo { kind, code, cpu: Some(cpu), message, at, origin, dump });
         let delay = self.machine.costs.irq.ipi_send_ns + self.machine.costs.sched.wakeup_ns;

@@ -14,7 +14,7 @@ use crate::bpf::flags::{dsq_id, enq, ent};
 use crate::cpu::lock::LockId;
 use crate::kernel::Kernel;
 use scxlab_machine::id::{CpuId, TaskId};
-use scxlab_trace::event::Kind;
+use scxlab_trace::event::EventKind;
 
 impl Kernel {
     /// `find_dsq_for_dispatch()`: returns the DSQ that a program names by `id`. If there is none,
@@ -110,7 +110,7 @@ impl Kernel {
             self.mixed_error(id, priq);
         }
         let id = self.ext.dsqs.traced_id(dsq);
-        self.trace(Kind::DsqInsert { task, dsq: id, flags });
+        self.trace(EventKind::DsqInsert { task, dsq: id, flags });
         flags
     }
 

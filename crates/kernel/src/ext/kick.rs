@@ -9,7 +9,7 @@ use crate::kernel::Kernel;
 use crate::kernel::event::Event;
 use crate::task::Class;
 use scxlab_machine::id::{CpuId, Nanos};
-use scxlab_trace::event::Kind;
+use scxlab_trace::event::EventKind;
 
 impl Kernel {
     /// `scx_kick_cpu()`: requests a kick, which is sent when the executing CPU runs its irq_work.
@@ -27,7 +27,7 @@ impl Kernel {
                 return;
             }
         }
-        self.trace(Kind::Kick { target: cpu, flags });
+        self.trace(EventKind::Kick { target: cpu, flags });
         self.cpus[cpu].kicks += 1;
         let at = self.clock();
         let pcpu = &mut self.ext.cpus[here];

@@ -12,7 +12,7 @@ use super::{DirectSlot, OpFrame};
 use crate::kernel::{Kernel, Stop};
 use scxlab_bpf::fault::{Fault, FaultKind};
 use scxlab_machine::id::{CpuId, TaskId};
-use scxlab_trace::event::Kind;
+use scxlab_trace::event::EventKind;
 
 /// Returns an argument, or 0 if it is not given.
 #[inline(always)]
@@ -109,7 +109,7 @@ impl Kernel {
         stats.ns += cost;
         stats.insns += self.vm.executed - insns;
         self.ext.recent_ops.count(self.exec.cpu, op);
-        self.trace(Kind::Op { op: op as u8, cost_ns: cost, task });
+        self.trace(EventKind::Op { op: op as u8, cost_ns: cost, task });
         match result {
             Ok(value) => value,
             Err(fault) => {

@@ -17,7 +17,7 @@ use scxlab_fair::{
 };
 use scxlab_machine::CostTable;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
-use scxlab_trace::event::Kind;
+use scxlab_trace::event::EventKind;
 
 /// `hrtick_start()`: shortest time for which the kernel arms the slice timer, ns.
 const HRTICK_MIN_NS: Nanos = 10_000;
@@ -490,7 +490,7 @@ impl Kernel {
         for (cgroup, cpu, on) in self.fair.take_throttles() {
             self.metrics.throttles += u64::from(on);
             let time = self.clock();
-            let kind = Kind::Throttle { cgroup, on };
+            let kind = EventKind::Throttle { cgroup, on };
             self.tracer.emit(scxlab_trace::event::Event { time, cpu, kind });
         }
     }

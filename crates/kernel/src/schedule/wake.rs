@@ -13,7 +13,7 @@ use crate::kernel::{AfterEvent, Kernel};
 use crate::task::{Class, TaskState};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, TaskId};
-use scxlab_trace::event::Kind;
+use scxlab_trace::event::EventKind;
 
 impl Kernel {
     /// Wakes a sleeping task from the executing CPU. Returns false if the task was not asleep.
@@ -49,7 +49,7 @@ impl Kernel {
         let (cpu, selected) = self.select_cpu(task, prev, flags | wake::TTWU);
         let here = &self.cpus[self.exec.cpu];
         let waker = (!here.is_idle()).then_some(here.curr);
-        self.trace(Kind::Wakeup { task, target: cpu, waker });
+        self.trace(EventKind::Wakeup { task, target: cpu, waker });
         let mut enq =
             queue::WAKEUP | queue::NOCLOCK | if selected { queue::RQ_SELECTED } else { 0 };
         if cpu != prev {
@@ -193,7 +193,7 @@ impl Kernel {
         }
         let distance = self.machine.topology.distance(from, to);
         self.metrics.count_migration(distance);
-        self.trace(Kind::Migrate { task, from, to });
+        self.trace(EventKind::Migrate { task, from, to });
     }
 
     /// `wakeup_preempt()`: decides whether a task that arrived on `cpu` interrupts the running one.

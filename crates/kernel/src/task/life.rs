@@ -14,7 +14,7 @@ use crate::task::behavior::{Policy, SysError, TaskSpec};
 use crate::task::{CacheMarks, Class, Task, TaskAccount, TaskState};
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CpuId, TaskId};
-use scxlab_trace::event::Kind;
+use scxlab_trace::event::EventKind;
 
 impl Kernel {
     /// Creates the idle task of a CPU. The idle task has pid 0 and is never enqueued.
@@ -140,7 +140,7 @@ impl Kernel {
             return Err(error);
         }
         self.metrics.forks += 1;
-        self.trace(Kind::Fork { parent, child: id });
+        self.trace(EventKind::Fork { parent, child: id });
         self.wake_up_new(id);
         Ok(id)
     }
@@ -204,7 +204,7 @@ impl Kernel {
         self.tasks.nr_runnable -= 1;
         self.tasks.nr_workload -= 1;
         self.cpus[cpu].voluntary = true;
-        self.trace(Kind::Exit { task });
+        self.trace(EventKind::Exit { task });
         self.dequeue_task(cpu, task, queue::SLEEP | queue::NOCLOCK | queue::SPECIAL);
         self.cpus[cpu].need_resched = true;
     }

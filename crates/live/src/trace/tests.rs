@@ -57,12 +57,12 @@ fn records_become_events_in_order_of_time() {
     let (sink, names) = replayed(&recording, &Exit::none());
     let (a, b) = (TaskId(1), TaskId(0));
     let expected = [
-        (0, 0, Kind::Fork { parent: Some(a), child: b }),
-        (10, 0, Kind::Wakeup { task: b, target: CpuId(1), waker: Some(a) }),
-        (20, 0, Kind::Migrate { task: b, from: CpuId(1), to: CpuId(2) }),
-        (30, 2, Kind::Switch { prev: None, next: Some(b), prev_state: PrevState::Runnable }),
-        (500, 2, Kind::Exit { task: b }),
-        (500, 2, Kind::Switch { prev: Some(b), next: None, prev_state: PrevState::Exited }),
+        (0, 0, EventKind::Fork { parent: Some(a), child: b }),
+        (10, 0, EventKind::Wakeup { task: b, target: CpuId(1), waker: Some(a) }),
+        (20, 0, EventKind::Migrate { task: b, from: CpuId(1), to: CpuId(2) }),
+        (30, 2, EventKind::Switch { prev: None, next: Some(b), prev_state: PrevState::Runnable }),
+        (500, 2, EventKind::Exit { task: b }),
+        (500, 2, EventKind::Switch { prev: Some(b), next: None, prev_state: PrevState::Exited }),
     ];
     let expected = expected.map(|(time, cpu, kind)| Event { time, cpu: CpuId(cpu), kind });
     assert_eq!(sink.events, expected);
@@ -81,16 +81,16 @@ fn losses_and_an_exit_stand_where_they_belong() {
         at_ns,
         ..Exit::none()
     };
-    let of = |kind: fn(&Kind) -> bool, at_ns| {
+    let of = |kind: fn(&EventKind) -> bool, at_ns| {
         let (sink, _) = replayed(&recording, &exit(at_ns));
         let found = sink.events.iter().filter(|e| kind(&e.kind));
         found.map(|e| (e.time, e.cpu.0, e.kind)).collect::<Vec<_>>()
     };
-    let is_loss: fn(&Kind) -> bool = |kind| matches!(kind, Kind::Lost { .. });
-    let losses = [(500, 0, Kind::Lost { events: 3 }), (500, 2, Kind::Lost { events: 4 })];
+    let is_loss: fn(&EventKind) -> bool = |kind| matches!(kind, EventKind::Lost { .. });
+    let losses = [(500, 0, EventKind::Lost { events: 3 }), (500, 2, EventKind::Lost { events: 4 })];
     assert_eq!(of(is_loss, None), losses);
-    let is_exit: fn(&Kind) -> bool = |kind| matches!(kind, Kind::SchedExit { .. });
-    let left = Kind::SchedExit { kind: 1026, code: 0 };
+    let is_exit: fn(&EventKind) -> bool = |kind| matches!(kind, EventKind::SchedExit { .. });
+    let left = EventKind::SchedExit { kind: 1026, code: 0 };
     // The scheduler's exit must get the time of the first event after it. An exit after the last
     // event must keep its own time. An exit at an unknown time must get the time of the last event.
     for (at_ns, shown) in [(Some(15), 20), (Some(700), 700), (None, 500)] {

@@ -25,40 +25,45 @@ fn state() -> impl Strategy<Value = PrevState> {
 
 /// Generates events of any kind. Small values are frequent, so that an encoding that mixes up two
 /// fields gives equal hashes to different events.
-pub(crate) fn kind() -> impl Strategy<Value = Kind> {
+pub(crate) fn kind() -> impl Strategy<Value = EventKind> {
     let none_or = || prop::option::of(task());
     prop_oneof![
-        (none_or(), none_or(), state()).prop_map(|(prev, next, prev_state)| Kind::Switch {
+        (none_or(), none_or(), state()).prop_map(|(prev, next, prev_state)| EventKind::Switch {
             prev,
             next,
             prev_state
         }),
-        (task(), cpu(), none_or()).prop_map(|(task, target, waker)| Kind::Wakeup {
+        (task(), cpu(), none_or()).prop_map(|(task, target, waker)| EventKind::Wakeup {
             task,
             target,
             waker
         }),
-        (task(), cpu(), cpu()).prop_map(|(task, from, to)| Kind::Migrate { task, from, to }),
-        (any::<u8>(), number(), none_or()).prop_map(|(op, cost_ns, task)| Kind::Op {
+        (task(), cpu(), cpu()).prop_map(|(task, from, to)| EventKind::Migrate { task, from, to }),
+        (any::<u8>(), number(), none_or()).prop_map(|(op, cost_ns, task)| EventKind::Op {
             op,
             cost_ns,
             task
         }),
-        (task(), number(), number()).prop_map(|(task, dsq, flags)| Kind::DsqInsert {
+        (task(), number(), number()).prop_map(|(task, dsq, flags)| EventKind::DsqInsert {
             task,
             dsq,
             flags
         }),
-        (task(), number(), number()).prop_map(|(task, from, to)| Kind::DsqMove { task, from, to }),
-        (cpu(), number()).prop_map(|(target, flags)| Kind::Kick { target, flags }),
-        (number(), number()).prop_map(|(lock, wait_ns)| Kind::LockWait { lock, wait_ns }),
-        (0u32..6, any::<bool>()).prop_map(|(c, on)| Kind::Throttle { cgroup: CgroupId(c), on }),
-        (none_or(), task()).prop_map(|(parent, child)| Kind::Fork { parent, child }),
-        task().prop_map(|task| Kind::Exit { task }),
-        any::<bool>().prop_map(|online| Kind::CpuOnline { online }),
-        number().prop_map(|events| Kind::Lost { events }),
-        (0u32..6, -3i64..3).prop_map(|(kind, code)| Kind::SchedExit { kind, code }),
-        number().prop_map(|text_hash| Kind::Printk { text_hash }),
+        (task(), number(), number()).prop_map(|(task, from, to)| EventKind::DsqMove {
+            task,
+            from,
+            to
+        }),
+        (cpu(), number()).prop_map(|(target, flags)| EventKind::Kick { target, flags }),
+        (number(), number()).prop_map(|(lock, wait_ns)| EventKind::LockWait { lock, wait_ns }),
+        (0u32..6, any::<bool>())
+            .prop_map(|(c, on)| EventKind::Throttle { cgroup: CgroupId(c), on }),
+        (none_or(), task()).prop_map(|(parent, child)| EventKind::Fork { parent, child }),
+        task().prop_map(|task| EventKind::Exit { task }),
+        any::<bool>().prop_map(|online| EventKind::CpuOnline { online }),
+        number().prop_map(|events| EventKind::Lost { events }),
+        (0u32..6, -3i64..3).prop_map(|(kind, code)| EventKind::SchedExit { kind, code }),
+        number().prop_map(|text_hash| EventKind::Printk { text_hash }),
     ]
 }
 
@@ -99,13 +104,13 @@ proptest! {
 /// time and a word with its kind and CPU.
 #[test]
 fn values_never_change() {
-    let wakeup = Kind::Wakeup { task: TaskId(7), target: CpuId(2), waker: None };
+    let wakeup = EventKind::Wakeup { task: TaskId(7), target: CpuId(2), waker: None };
     let switch =
-        Kind::Switch { prev: None, next: Some(TaskId(7)), prev_state: PrevState::Sleeping };
+        EventKind::Switch { prev: None, next: Some(TaskId(7)), prev_state: PrevState::Sleeping };
     let events = [
         Event { time: 1000, cpu: CpuId(1), kind: wakeup },
         Event { time: 2500, cpu: CpuId(2), kind: switch },
-        Event { time: 2500, cpu: CpuId(2), kind: Kind::SchedExit { kind: 1026, code: -1 } },
+        Event { time: 2500, cpu: CpuId(2), kind: EventKind::SchedExit { kind: 1026, code: -1 } },
     ];
     assert_eq!(hash(&events), GOLDEN);
 }

@@ -12,7 +12,7 @@ use scxlab_machine::{CpuId, Nanos, TaskId};
 
 use super::packets::Packets;
 use super::schema::{self, FtraceEvent, FtraceEventBundle, Process, ProcessTree, Thread};
-use crate::event::{Event, Kind, PrevState};
+use crate::event::{Event, EventKind, PrevState};
 use crate::names::Names;
 
 /// Number of events in a full bundle of one CPU.
@@ -51,10 +51,10 @@ impl Ftrace {
     pub fn event<W: Write>(&mut self, packets: &mut Packets<W>, event: &Event, names: &Names) {
         let Event { time, cpu, kind } = *event;
         match kind {
-            Kind::Switch { prev, next, prev_state } => {
+            EventKind::Switch { prev, next, prev_state } => {
                 self.switch(packets, event, names, (prev, next), prev_state);
             }
-            Kind::Wakeup { task, target, waker } => {
+            EventKind::Wakeup { task, target, waker } => {
                 let waker = self.who(packets, time, names, cpu, waker);
                 let woken = self.who(packets, time, names, cpu, Some(task));
                 let waking = schema::SchedWaking {
@@ -66,7 +66,7 @@ impl Ftrace {
                 };
                 self.push(packets, time, cpu, waker.pid, schema::Ftrace::SchedWaking(waking));
             }
-            Kind::Migrate { task, from, to } => {
+            EventKind::Migrate { task, from, to } => {
                 let who = self.who(packets, time, names, cpu, Some(task));
                 let migrate = schema::SchedMigrateTask {
                     comm: Some(who.comm),
@@ -77,7 +77,7 @@ impl Ftrace {
                 };
                 self.push(packets, time, cpu, 0, schema::Ftrace::SchedMigrateTask(migrate));
             }
-            Kind::CpuOnline { online } => {
+            EventKind::CpuOnline { online } => {
                 let hotplug = schema::SchedCpuHotplug {
                     affected_cpu: Some(cpu.0 as i32),
                     error: Some(0),
@@ -85,7 +85,7 @@ impl Ftrace {
                 };
                 self.push(packets, time, cpu, 0, schema::Ftrace::SchedCpuHotplug(hotplug));
             }
-            Kind::Fork { child, .. } => {
+            EventKind::Fork { child, .. } => {
                 self.who(packets, time, names, cpu, Some(child));
             }
             _ => {}

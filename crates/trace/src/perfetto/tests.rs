@@ -44,12 +44,12 @@ fn name(tracer: &mut Tracer, task: u32, pid: u32, tgid: u32, comm: &str) {
     tracer.names.set_task(TaskId(task), TaskName { pid, tgid, comm: comm.to_owned(), prio: 120 });
 }
 
-fn emit(tracer: &mut Tracer, time: u64, cpu: u32, kind: Kind) {
+fn emit(tracer: &mut Tracer, time: u64, cpu: u32, kind: EventKind) {
     tracer.emit(Event { time, cpu: CpuId(cpu), kind });
 }
 
-fn switch(prev: Option<u32>, next: Option<u32>, prev_state: PrevState) -> Kind {
-    Kind::Switch { prev: prev.map(TaskId), next: next.map(TaskId), prev_state }
+fn switch(prev: Option<u32>, next: Option<u32>, prev_state: PrevState) -> EventKind {
+    EventKind::Switch { prev: prev.map(TaskId), next: next.map(TaskId), prev_state }
 }
 
 /// Returns kernel events with the CPU of their bundle, in order of time.
@@ -112,15 +112,15 @@ fn a_wakeup() -> Tracer {
     name(&mut tracer, 0, 100, 100, "waker");
     name(&mut tracer, 1, 101, 100, "worker");
     let (a, b) = (TaskId(0), TaskId(1));
-    emit(&mut tracer, 0, 0, Kind::Fork { parent: None, child: a });
+    emit(&mut tracer, 0, 0, EventKind::Fork { parent: None, child: a });
     emit(&mut tracer, 10, 0, switch(None, Some(0), PrevState::Runnable));
-    emit(&mut tracer, 20, 0, Kind::Op { op: 0, cost_ns: 7, task: Some(b) });
-    emit(&mut tracer, 20, 0, Kind::Op { op: 1, cost_ns: 5, task: Some(b) });
-    emit(&mut tracer, 32, 0, Kind::DsqInsert { task: b, dsq: 5, flags: 1 });
-    emit(&mut tracer, 32, 0, Kind::Kick { target: CpuId(2), flags: 2 });
-    emit(&mut tracer, 32, 0, Kind::Wakeup { task: b, target: CpuId(2), waker: Some(a) });
+    emit(&mut tracer, 20, 0, EventKind::Op { op: 0, cost_ns: 7, task: Some(b) });
+    emit(&mut tracer, 20, 0, EventKind::Op { op: 1, cost_ns: 5, task: Some(b) });
+    emit(&mut tracer, 32, 0, EventKind::DsqInsert { task: b, dsq: 5, flags: 1 });
+    emit(&mut tracer, 32, 0, EventKind::Kick { target: CpuId(2), flags: 2 });
+    emit(&mut tracer, 32, 0, EventKind::Wakeup { task: b, target: CpuId(2), waker: Some(a) });
     emit(&mut tracer, 40, 2, switch(None, Some(1), PrevState::Runnable));
-    emit(&mut tracer, 90, 2, Kind::Exit { task: b });
+    emit(&mut tracer, 90, 2, EventKind::Exit { task: b });
     emit(&mut tracer, 90, 2, switch(Some(1), None, PrevState::Exited));
     tracer
 }
@@ -228,12 +228,13 @@ fn callbacks_kicks_and_queues_become_tracks() {
 fn the_rest_becomes_instants() {
     let mut tracer = tracer();
     tracer.names.set_lock(9, "rq 0");
-    emit(&mut tracer, 1, 3, Kind::LockWait { lock: 9, wait_ns: 50 });
-    emit(&mut tracer, 2, 3, Kind::Throttle { cgroup: CgroupId(4), on: true });
+    emit(&mut tracer, 1, 3, EventKind::LockWait { lock: 9, wait_ns: 50 });
+    emit(&mut tracer, 2, 3, EventKind::Throttle { cgroup: CgroupId(4), on: true });
     tracer.printk(4, CpuId(3), "hello");
-    let exit = Event { time: 5, cpu: CpuId(3), kind: Kind::SchedExit { kind: 1026, code: -7 } };
+    let exit =
+        Event { time: 5, cpu: CpuId(3), kind: EventKind::SchedExit { kind: 1026, code: -7 } };
     tracer.emit_with_text(exit, "stall");
-    emit(&mut tracer, 8, 3, Kind::CpuOnline { online: false });
+    emit(&mut tracer, 8, 3, EventKind::CpuOnline { online: false });
     let trace = decode(tracer);
     let seen: Vec<_> =
         tracks(&trace).into_iter().map(|(track, time, _, name)| (track, time, name)).collect();
@@ -262,9 +263,9 @@ fn the_rest_becomes_instants() {
 #[test]
 fn lost_events_are_counted_by_cpu() {
     let mut tracer = a_wakeup();
-    emit(&mut tracer, 95, 2, Kind::Lost { events: 7 });
-    emit(&mut tracer, 95, 3, Kind::Lost { events: 1 << 40 });
-    emit(&mut tracer, 96, 2, Kind::Lost { events: 2 });
+    emit(&mut tracer, 95, 2, EventKind::Lost { events: 7 });
+    emit(&mut tracer, 95, 3, EventKind::Lost { events: 1 << 40 });
+    emit(&mut tracer, 96, 2, EventKind::Lost { events: 2 });
     let trace = decode(tracer);
     let stats = |phase| {
         let of_phase = trace.packet.iter().map(|p| p.ftrace_stats()).filter(|s| s.phase() == phase);
@@ -342,7 +343,7 @@ impl Write for Full {
 #[test]
 fn the_first_error_is_told_at_the_end() {
     let mut tracer = Tracer::with_sink(PerfettoSink::new(Full(200), "m", NR_CPUS));
-    let online = Kind::CpuOnline { online: true };
+    let online = EventKind::CpuOnline { online: true };
     (0..1000).for_each(|time| emit(&mut tracer, time, 0, online));
     assert_eq!(tracer.finish().unwrap_err().to_string(), "disk full");
 }

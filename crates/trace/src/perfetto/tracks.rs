@@ -11,7 +11,7 @@ use scxlab_machine::{CpuId, Nanos, TaskId};
 
 use super::packets::{Name, Packets};
 use super::schema::{CounterDescriptor, DebugAnnotation, TrackDescriptor, TrackEvent};
-use crate::event::{Event, Kind};
+use crate::event::{Event, EventKind};
 use crate::names::{Names, dsq as queue};
 
 const BEGIN: i32 = 1;
@@ -58,14 +58,14 @@ impl Tracks {
             ("task", TrackArg::Text(name.unwrap_or_else(|| format!("task {task}"))))
         };
         match kind {
-            Kind::Op { op, cost_ns, task } => {
+            EventKind::Op { op, cost_ns, task } => {
                 let args = task.map(task_arg).into_iter().collect();
                 self.slice(packets, (time, cost_ns), cpu, 0, names.op(op), args);
             }
-            Kind::LockWait { lock, wait_ns } => {
+            EventKind::LockWait { lock, wait_ns } => {
                 self.slice(packets, (time, wait_ns), cpu, 1, &names.lock(lock), Vec::new());
             }
-            Kind::DsqInsert { task, dsq, flags } => {
+            EventKind::DsqInsert { task, dsq, flags } => {
                 let track = self.cpu_track(packets, cpu);
                 let args = vec![
                     task_arg(task),
@@ -74,7 +74,7 @@ impl Tracks {
                 ];
                 instant(packets, time, track, "insert", args);
             }
-            Kind::DsqMove { task, from, to } => {
+            EventKind::DsqMove { task, from, to } => {
                 let track = self.cpu_track(packets, cpu);
                 let args = vec![
                     task_arg(task),
@@ -83,7 +83,7 @@ impl Tracks {
                 ];
                 instant(packets, time, track, "move", args);
             }
-            Kind::Kick { target, flags } => {
+            EventKind::Kick { target, flags } => {
                 let track = self.cpu_track(packets, cpu);
                 let args = vec![
                     ("cpu", TrackArg::Number(target.0.into())),
@@ -91,7 +91,7 @@ impl Tracks {
                 ];
                 instant(packets, time, track, "kick", args);
             }
-            Kind::Throttle { cgroup, on } => {
+            EventKind::Throttle { cgroup, on } => {
                 self.root_track(packets);
                 let args = vec![
                     ("cgroup", TrackArg::Number(cgroup.0.into())),
@@ -99,7 +99,7 @@ impl Tracks {
                 ];
                 instant(packets, time, ROOT, if on { "throttle" } else { "unthrottle" }, args);
             }
-            Kind::SchedExit { kind, code } => {
+            EventKind::SchedExit { kind, code } => {
                 self.root_track(packets);
                 let args = vec![
                     ("kind", TrackArg::Number(kind.into())),
@@ -108,7 +108,7 @@ impl Tracks {
                 ];
                 instant(packets, time, ROOT, "scheduler exit", args);
             }
-            Kind::Lost { events } => {
+            EventKind::Lost { events } => {
                 self.root_track(packets);
                 let args = vec![
                     ("cpu", TrackArg::Number(cpu.0.into())),
@@ -116,7 +116,7 @@ impl Tracks {
                 ];
                 instant(packets, time, ROOT, "lost events", args);
             }
-            Kind::Printk { .. } => {
+            EventKind::Printk { .. } => {
                 self.root_track(packets);
                 let args = vec![
                     ("cpu", TrackArg::Number(cpu.0.into())),

@@ -9,12 +9,14 @@ use crate::sink::VecSink;
 
 fn run(tracer: &mut Tracer) {
     for time in 0..10 {
-        tracer.emit(Event { time, cpu: CpuId(0), kind: Kind::CpuOnline { online: true } });
+        tracer.emit(Event { time, cpu: CpuId(0), kind: EventKind::CpuOnline { online: true } });
     }
     tracer.printk(10, CpuId(1), "hello");
-    let exit = Event { time: 11, cpu: CpuId(1), kind: Kind::SchedExit { kind: 1026, code: 0 } };
+    let exit =
+        Event { time: 11, cpu: CpuId(1), kind: EventKind::SchedExit { kind: 1026, code: 0 } };
     tracer.emit_with_text(exit, "runnable task stall");
-    let kind = Kind::Switch { prev: Some(TaskId(1)), next: None, prev_state: PrevState::Exited };
+    let kind =
+        EventKind::Switch { prev: Some(TaskId(1)), next: None, prev_state: PrevState::Exited };
     tracer.emit(Event { time: 12, cpu: CpuId(1), kind });
 }
 
@@ -42,7 +44,8 @@ fn a_printed_text_counts_and_a_message_does_not() {
     assert_ne!(printed("a"), printed("b"));
     let exited = |text| {
         let mut tracer = Tracer::default();
-        let event = Event { time: 0, cpu: CpuId(0), kind: Kind::SchedExit { kind: 1, code: 0 } };
+        let event =
+            Event { time: 0, cpu: CpuId(0), kind: EventKind::SchedExit { kind: 1, code: 0 } };
         tracer.emit_with_text(event, text);
         tracer.hash()
     };

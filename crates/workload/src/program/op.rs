@@ -255,7 +255,8 @@ ops! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout: Timeout,
     },
-        native: "`ppoll` on the read ends of the pipes or sockets, then a read as by `read`.";
+        native: "`ppoll` on the read ends of the pipes or sockets, then a read as by `read`. If another \
+            reader was faster in between, that read waits.";
 
     /// Takes the spin lock; spins while another thread holds it. A preempted spinner keeps its
     /// ticket, and those behind it wait for it.

@@ -16,7 +16,7 @@ use crate::ext::stats::Ev;
 use crate::ext::{BufferedInsert, DirectSlot};
 use crate::kernel::Kernel;
 use scxlab_machine::id::{CpuId, TaskId};
-use scxlab_trace::event::Kind;
+use scxlab_trace::event::EventKind;
 
 /// Estimate of the host memory of a DSQ in bytes. It counts towards the memory limit for the rest
 /// of the run, because a destroyed DSQ keeps its entry in the table.
@@ -418,7 +418,7 @@ impl Kernel {
         self.dsq_unlink(task);
         self.unlock(LockId::Dsq(src));
         self.charge(self.machine.costs.kfunc.dsq_move_ns);
-        self.trace(Kind::DsqMove { task, from, to });
+        self.trace(EventKind::DsqMove { task, from, to });
         match target {
             Some(cpu) if cpu != src_cpu => self.move_remote_to_local(task, flags, src_cpu, cpu),
             _ => self.dsq_insert(src_cpu, dst, task, None, flags),
