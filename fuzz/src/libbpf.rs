@@ -30,7 +30,9 @@ pub struct View {
 }
 
 pub fn check(data: &[u8]) {
-    if let (Ok(ours), Some(theirs)) = (ours(data), theirs(data)) {
+    if let Ok(ours) = ours(data)
+        && let Some(theirs) = theirs(data)
+    {
         assert_eq!(ours, theirs, "ours, and libbpf's");
     }
 }

@@ -150,8 +150,8 @@ fn no_task_is_pulled_to_a_cpu_where_its_group_is_throttled() {
         let mut sim = Sim::new(topo(1, 1, cpus, 1));
         sim.fair.add_group(CgroupId(1), ROOT);
         sim.fair.set_group_bandwidth(CgroupId(1), limit(quota * MS, 100 * MS), 0);
-        for task in 0..tasks {
-            let sleep = Nanos::from(task + 1) * 7 * MS / 10;
+        for task in 0u64..tasks {
+            let sleep = (task + 1) * 7 * MS / 10;
             let life = Life::Periodic { run: 4 * MS, sleep };
             sim.spawn(if task % 3 == 0 { Life::Hog } else { life }, in_group(1));
         }

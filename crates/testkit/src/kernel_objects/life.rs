@@ -2,7 +2,7 @@
 //! Selftests of attaching and detaching, and of the operations called in a task's life.
 
 use super::bench::{Child, MS, SEC, TestMachine, add_flags};
-use super::ejections::{NONE, UNREG};
+use super::ejections::UNREG;
 use super::load::{background, mixed_in, run_and_progress, seconds};
 use super::script::{block_and_exit, exit_at_once, hog};
 use scxlab_kernel::behavior::TaskSpec;
