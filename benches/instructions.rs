@@ -86,8 +86,8 @@ fn row(number: usize) -> Result<(), Box<dyn Error>> {
     let (before, after) = (count(number, from_ms)?, count(number, to_ms)?);
     let [switches, events, insns, interpreter, compiler, code, data]: [f64; COUNTS] =
         std::array::from_fn(|i| after[i] - before[i]);
-    // Two counts of the same work may differ by some instructions, so a share may come out negative;
-    // print 0 then.
+    // Two counts of the same work may differ by some instructions, so that a share would come out
+    // negative; 0 is printed then.
     let share = |part: f64| (part / insns * 100.0).max(0.0);
     println!(
         "{scheduler:<6} {workload:<20} {machine:<8} {:10.0} {:10.0} {:9.1} % {:6.1} % {:5.0} {:5.0}",

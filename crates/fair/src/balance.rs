@@ -57,7 +57,7 @@ pub(super) enum IdleType {
     NewlyIdle,
 }
 
-/// Quantity that balancing moves, and the unit of `imbalance`.
+/// Quantity that balancing moves, which is the unit of `Attempt::imbalance`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ImbalanceKind {
     Load,
@@ -85,7 +85,8 @@ pub(super) struct Attempt {
     pub active: bool,
 }
 
-/// Sums over a domain (`struct sd_lb_stats`).
+/// Statistics of a domain (`struct sd_lb_stats`): the balancing CPU's group, the busiest other
+/// group, and sums over all groups.
 struct Survey {
     local: (usize, GroupStats),
     busiest: Option<(usize, GroupStats)>,
@@ -158,8 +159,8 @@ impl Fair {
         }
     }
 
-    /// Pulls tasks from the busiest CPU to `lb.dst`. If some tasks may not run there, but may run
-    /// on another CPU of its group, pulls tasks to that CPU too.
+    /// Pulls tasks from the busiest CPU to `lb.dst`. If some tasks may not run on `lb.dst`, but may
+    /// run on another CPU of the group of `lb.dst`, pulls tasks to that CPU too.
     fn pull(&mut self, env: &dyn Env, lb: &mut Attempt, out: &mut Balanced) -> u32 {
         let mut moved = 0;
         let nr_running = self.rq_nr_running(env, lb.src);
@@ -184,8 +185,8 @@ impl Fair {
         moved
     }
 
-    /// Updates the domain's record after a pull. If pulls have failed too often, requests a push of
-    /// the running task (an active balance).
+    /// Updates the domain's balance interval and number of failed balances after a pull. If pulls
+    /// have failed too often, requests a push of the running task (an active balance).
     fn settle(&mut self, env: &dyn Env, lb: &mut Attempt, moved: u32, out: &mut Balanced) {
         let shape = self.domains.shape(lb.this_cpu, lb.level);
         let (weight, nice_tries) = (shape.span_weight, shape.cache_nice_tries);
@@ -206,8 +207,8 @@ impl Fair {
         self.domains.of_cpu[lb.this_cpu.idx()][lb.level].balance_interval = weight;
     }
 
-    /// Requests a push of the running task of the busiest CPU. Returns false if that task may not
-    /// run on this CPU.
+    /// Requests a push of the running task of the busiest CPU to the balancing CPU. Returns false
+    /// if that task may not run on the balancing CPU.
     fn request_active(&mut self, env: &dyn Env, lb: &mut Attempt, out: &mut Balanced) -> bool {
         let Some(curr) = env.curr_task(lb.src) else {
             return true;
@@ -224,7 +225,8 @@ impl Fair {
     }
 
     /// Records that the domain is balanced, or that no task can be moved. With `unpin`, and if not
-    /// all tasks are pinned, also clears the `imbalance` mark of this CPU's group one level up.
+    /// all tasks are pinned, also clears `SchedGroup::imbalance` of the group that contains this
+    /// CPU one level up.
     fn balanced(&mut self, lb: &Attempt, unpin: bool) {
         if unpin && !lb.all_pinned {
             self.set_parent_imbalance(lb, false);
@@ -255,8 +257,8 @@ impl Fair {
     }
 
     /// Whether `lb.dst` is the CPU that balances for its group. A newly idle CPU balances if it
-    /// still has no task. Otherwise the group's first idle CPU on an idle core balances, else its
-    /// first idle CPU, else its first CPU.
+    /// still has no task. In the other cases one CPU of the group balances: the first idle CPU on
+    /// an idle core, else the first idle CPU, else the first CPU.
     fn should_balance(&self, env: &dyn Env, lb: &Attempt) -> bool {
         if !cpumask::test(&lb.cpus, lb.dst) {
             return false;
@@ -420,8 +422,8 @@ impl Fair {
         !as_idle && busiest.h_nr_running != 1
     }
 
-    /// Number of tasks by which the busiest group exceeds the local group, scaled by the groups'
-    /// numbers of cores. 0 if the balancing CPU is busy.
+    /// Number of tasks by which the busiest group exceeds the balancing CPU's group, scaled by the
+    /// groups' numbers of cores. 0 if the balancing CPU is busy.
     fn sibling_imbalance(
         &self,
         idle: bool,
@@ -508,7 +510,7 @@ impl Fair {
                 ImbalanceKind::Load => {
                     let load = self.load(cpu);
                     let one_too_heavy = nr == 1 && load as i64 > lb.imbalance;
-                    // The products compare load per capacity without a division.
+                    // Cross-multiplication compares the CPUs' load per capacity without a division.
                     if !one_too_heavy && load * top_capacity > top * capacity {
                         (top, top_capacity, busiest) = (load, capacity, Some(cpu));
                     }

@@ -205,8 +205,9 @@ impl Fair {
         cpus
     }
 
-    /// Pays the debts of throttled queues from the pool, in the order in which they were throttled.
-    /// Returns true if some queues stay throttled.
+    /// Lifts the runtime of a group's throttled queues above 0 with runtime from the pool, in the
+    /// order in which they were throttled, and unthrottles them. Returns true if some queues stay
+    /// throttled.
     fn distribute(&mut self, group: CgroupId, now: Nanos, cpus: &mut Vec<CpuId>) -> bool {
         let waiting = self.bw(group).throttled.clone();
         for rq in waiting {

@@ -8,7 +8,7 @@ use super::tree::{self, vdiff};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, TaskId};
 
-/// A violated invariant, which is a bug in this module.
+/// A violated invariant, which is a bug in this crate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     #[error("CPU {cpu}: sum of weights is {kept}, should be {found}")]

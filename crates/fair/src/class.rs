@@ -5,8 +5,8 @@
 //! Does not: decide placement (`select.rs`) or balance.
 //! Models: `enqueue_task`, `dequeue_task`, `pick_task`, `set_next_task`, `put_prev_task`,
 //! `task_tick`, `yield_task`, `wakeup_preempt` of `fair_sched_class`, v7.3.
-//! Differs: a task in a throttled group leaves its queue for limbo when it is picked, not at its
-//! next return to user mode.
+//! Differs: a task in a throttled group leaves its queue for limbo (see `bandwidth.rs`) when it is
+//! picked, not at its next return to user mode.
 
 use super::load::LoadFlags;
 use super::queue::Leave;
@@ -123,7 +123,8 @@ impl Fair {
         None
     }
 
-    /// Sends the running task to limbo if its group was throttled while it ran.
+    /// If the running task's group was throttled while the task ran, sends the task to limbo, where
+    /// it waits until the group has runtime again.
     fn limbo_curr(&mut self, cpu: CpuId) {
         let awake = |e: &EntityId| !self.ents[*e].sched_delayed && self.in_throttled(*e);
         if let Some(curr) = self.curr_queued(cpu).filter(awake) {
@@ -132,8 +133,8 @@ impl Fair {
         }
     }
 
-    /// Returns the picked entity. A picked delayed sleeper has paid back its lag, and so leaves its
-    /// queue. The result is None in that case, and the caller picks again.
+    /// Picks an entity. If the pick is a delayed sleeper, the sleeper has paid back its lag, and so
+    /// leaves its queue. The result is None in that case, and the caller picks again.
     fn pick_entity(&mut self, cpu: CpuId, protect: bool) -> Option<EntityId> {
         let e = self.pick_eevdf(cpu, protect).expect("some queued entity is always eligible");
         if self.ents[e].sched_delayed {
@@ -143,8 +144,8 @@ impl Fair {
         Some(e)
     }
 
-    /// Makes `task` the running task of `cpu`: the task leaves the tree, and its run time counts
-    /// from `now`.
+    /// Makes `task` the running task of `cpu`: the task leaves the tree of waiting tasks, and its
+    /// run time counts from `now`.
     pub fn set_next(&mut self, cpu: CpuId, task: TaskId, now: Nanos) {
         self.leave_idle(cpu, now);
         self.run_entity(cpu, self.task(task).ent, true);
@@ -194,7 +195,8 @@ impl Fair {
         }
     }
 
-    /// Stops the running task. If the task is still queued, it goes back into the tree.
+    /// Stops the running task. If the task is still queued, it goes back into the tree of waiting
+    /// tasks.
     pub fn put_prev(&mut self, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         if let Some(task) = self.cpus[cpu].curr.some() {
@@ -219,7 +221,7 @@ impl Fair {
         }
     }
 
-    /// Charges the running task and its groups up to now.
+    /// Charges the running task and its groups for the time up to now.
     pub fn charge_curr(&mut self, cpu: CpuId, now: Nanos) {
         self.update_clock(cpu, now);
         self.update_curr_all(cpu);
@@ -350,8 +352,8 @@ impl Fair {
         true
     }
 
-    /// Whether a sync wake-up preempts for the buddy `pse`: the buddy's deadline must be earlier,
-    /// and the running task must have run for at least the migration cost.
+    /// Whether a sync wake-up of `pse` preempts the running task `se`: the deadline of `pse` must
+    /// be earlier, and `se` must have run for at least the migration cost.
     fn preempt_sync(&self, cpu: CpuId, se: EntityId, pse: EntityId) -> bool {
         let ran = self.cpus[cpu].clock.saturating_sub(self.ents[se].exec_start);
         self.entity_before(pse, se) && ran >= self.params.migration_cost_ns

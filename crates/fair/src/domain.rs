@@ -85,12 +85,12 @@ pub(super) struct SchedGroup {
     pub weight: u32,
     pub cores: u32,
     pub capacity: u64,
-    /// Flags of the smaller domain that has this span; all false if there is none, as for a single
-    /// CPU.
+    /// Flags of the domain one or more levels below that spans exactly this group; all false if
+    /// there is none, as for a group of a single CPU.
     pub flags: Flags,
     /// CPUs that may balance for the group.
     pub balance_mask: Arc<CpuMask>,
-    /// Pinned tasks kept the domain one level below from being balanced.
+    /// Pinned tasks kept the domain one level below, which spans this group, from being balanced.
     pub imbalance: bool,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct SchedGroup {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LlcShared {
     pub has_idle_cores: bool,
-    /// Number of CPUs that a wake-up may examine.
+    /// Number of CPUs that a wake-up may examine in search of an idle CPU.
     pub nr_idle_scan: u32,
     pub nr_busy_cpus: u32,
 }
@@ -133,7 +133,7 @@ pub(super) struct Domains {
     /// Both are indexed by CPU, and valid even if the LLC has no domain.
     pub llc_of: Vec<u32>,
     pub llc_size: Vec<u32>,
-    /// Level of each CPU's LLC domain in `of_cpu`, indexed by CPU.
+    /// Level of each CPU's LLC domain in `of_cpu`, indexed by CPU; None if the LLC has no domain.
     pub llc_level: Vec<Option<u32>>,
     /// `cores` holds the on-line CPUs of each core, indexed by core. `core_of` holds the core of
     /// each CPU, indexed by CPU.
@@ -161,7 +161,7 @@ enum LevelKind {
     Smt,
     Llc,
     Node,
-    /// A NUMA level, which spans the nodes up to this distance.
+    /// A NUMA level, whose spans contain the nodes within this distance of a node.
     Numa(u32),
 }
 
@@ -212,8 +212,9 @@ impl Domains {
         self.set_imb_numa();
     }
 
-    /// Handles a level that is no larger than the one below and adds no domain. An LLC that is one
-    /// core uses the domain of that core.
+    /// Handles a level that adds no domain for a CPU, because its span is a single CPU or no larger
+    /// than the domain below. If this level is the LLC, the domain below, that of the core, becomes
+    /// the CPU's LLC domain.
     fn merge_level(&mut self, cpu: usize, kind: LevelKind, below: Option<u32>) {
         if kind != LevelKind::Llc {
             return;
@@ -228,8 +229,8 @@ impl Domains {
 
     fn new_shared(&mut self, shape: u32) -> u32 {
         let weight = self.shapes[shape as usize].span_weight;
-        // The values are those after the first balance of an idle machine: idle cores exist, and a
-        // wake-up may examine every CPU.
+        // Start with the values that the first balance of an idle machine would set: idle cores
+        // exist, and a wake-up may examine every CPU.
         self.shared.push(LlcShared {
             has_idle_cores: true,
             nr_idle_scan: weight,
@@ -333,7 +334,8 @@ impl Domains {
         let flags = below.find(|s| s.span == span).map(|s| s.flags).unwrap_or_default();
         let own_view = |i: CpuId| child_span(levels, at, i.idx(), levels[at].span(cpu)) == span;
         let is_numa = matches!(levels[at].kind, LevelKind::Numa(_));
-        // All CPUs of a node see the same spans, so the closure keeps the answer for the last node.
+        // On a NUMA level all CPUs of a node see the same spans, so the closure reuses the answer
+        // for the node of the previous CPU.
         let mut last = None;
         let balances = |i: &CpuId| {
             let node = topo.node[i.idx()];

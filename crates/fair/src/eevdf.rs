@@ -21,8 +21,8 @@ impl Fair {
         self.cpus[cpu].curr.some().filter(|&e| self.ents[e].on_rq)
     }
 
-    /// Vruntime relative to the CPU's reference point. The difference is small, whatever the
-    /// absolute vruntime.
+    /// Vruntime of an entity relative to the CPU's reference point `zero_vruntime`. The difference
+    /// is small, whatever the absolute vruntime.
     #[inline]
     fn key(&self, cpu: CpuId, e: EntityId) -> i64 {
         vdiff(self.ents[e].vruntime, self.cpus[cpu].zero_vruntime)
@@ -76,7 +76,8 @@ impl Fair {
         self.cpus[cpu].zero_vruntime
     }
 
-    /// Moves the reference point, and adjusts the sum of keys.
+    /// Moves the CPU's reference point by `delta`, and adjusts the weighted sum of the waiting
+    /// entities' keys, which are relative to the point.
     fn move_zero(&mut self, cpu: CpuId, delta: i64) {
         let row = &mut self.cpus[cpu];
         row.sum_w_vruntime -= i128::from(row.sum_weight) * i128::from(delta);
@@ -170,8 +171,8 @@ impl Fair {
         self.place_deadline(e, flags);
     }
 
-    /// Returns the lag to place a newcomer with. Joining moves V towards the newcomer, which
-    /// shrinks this lag to `vlag`.
+    /// Returns the lag with which to place a newcomer. The newcomer moves the zero-lag point V
+    /// towards itself when it joins, which shrinks this lag to its stored lag `vlag`.
     fn inflated_lag(&self, cpu: CpuId, e: EntityId) -> i64 {
         let load = self.totals(cpu).1.max(1);
         let vlag = self.ents[e].vlag;

@@ -253,7 +253,7 @@ impl Fair {
     }
 }
 
-/// Returns the id, or None for the root group, which has no `Group` record.
+/// Returns the id of a cgroup, or None for the root group, which has no `Group` record.
 pub(super) fn nested(id: CgroupId) -> Option<CgroupId> {
     (id.0 != 0).then_some(id)
 }

@@ -198,7 +198,8 @@ impl Fair {
     }
 }
 
-/// Whether a group is idler than the best one so far.
+/// Whether the group with the statistics `stats` is idler than the idlest group so far, which has
+/// the statistics `best`.
 fn idler(best: &GroupStats, stats: &GroupStats) -> bool {
     if stats.kind != best.kind {
         return stats.kind < best.kind;
@@ -214,7 +215,8 @@ fn idler(best: &GroupStats, stats: &GroupStats) -> bool {
 }
 
 /// Returns the imbalance between two nodes on which the caller should act. It is 0 if the imbalance
-/// is only a few tasks and the destination is not busy, and `imbalance` otherwise.
+/// is at most two tasks and at most `imb_numa_nr` tasks run on the destination, and `imbalance`
+/// otherwise.
 pub(super) fn adjust_numa_imbalance(imbalance: i64, dst_running: u32, imb_numa_nr: u32) -> i64 {
     if dst_running <= imb_numa_nr && imbalance <= NUMA_IMBALANCE_MIN { 0 } else { imbalance }
 }

@@ -40,8 +40,8 @@ impl LoadFlags {
 const UTIL_AVG_UNCHANGED: u32 = 1 << 31;
 /// Smallest difference that is worth an update of the utilisation estimate: 1 % of capacity.
 const UTIL_EST_MARGIN: u32 = 1024 / 100;
-/// A falling utilisation estimate moves by a quarter of the difference. This is the shift for a
-/// quarter.
+/// A utilisation estimate above the task's present utilisation falls by a quarter of the
+/// difference. This constant is the shift that divides by four.
 const UTIL_EST_WEIGHT_SHIFT: u32 = 2;
 
 /// PELT clock at boot, ns. The averages take zero for "never updated", so no clock may show zero.
@@ -378,8 +378,8 @@ impl Fair {
         }
     }
 
-    /// Initialises the averages of a new task. Its utilisation is at most half of what its CPU has
-    /// left.
+    /// Initialises the averages of a new task. Its utilisation is at most half of the capacity that
+    /// its CPU has left.
     pub(super) fn init_task_avg(&mut self, cpu: CpuId, e: EntityId) {
         let queue = self.rqs[self.ents[e].cfs_rq].avg;
         let weight = self.se_weight(e);
@@ -535,9 +535,10 @@ fn subtract_removed(avg: &mut SchedAvg, gone: Removed) {
     pelt::shift(&mut avg.runnable_avg, &mut avg.runnable_sum, -runnable, -runnable * divider);
 }
 
-/// Returns the next utilisation estimate. The estimate rises at once, and falls by a quarter of the
-/// difference. It does not change for a difference below the margin, or while the task is starved
-/// (its runnable average is well above its utilisation).
+/// Returns the next utilisation estimate from the last one (`ewma`) and the utilisation at the
+/// dequeue (`dequeued`). The estimate rises to the utilisation at once, and falls by a quarter of
+/// the difference between the two. It does not fall if the difference is below the margin, or while
+/// the task is starved (its runnable average is well above its utilisation).
 fn smooth_util(ewma: u32, dequeued: u32, runnable_avg: u32) -> u32 {
     if ewma <= dequeued {
         return dequeued;

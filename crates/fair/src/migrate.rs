@@ -72,7 +72,8 @@ impl Fair {
                 return true;
             }
         };
-        // The more balances have failed, the further a task's amount may exceed the imbalance.
+        // After n failed balances of the domain, a task's load or utilisation may be up to about
+        // 2^n times the imbalance.
         if amount >> failed.min(63) > lb.imbalance as u64 {
             return false;
         }
@@ -105,8 +106,8 @@ impl Fair {
             return false;
         }
         lb.all_pinned = false;
-        // For a push, the kernel has stopped the source CPU, so that no task of this class runs
-        // there.
+        // A running task cannot be moved, except by a push, for which the kernel has stopped the
+        // source CPU.
         if !lb.active && (self.cpus[lb.src].curr == e || env.curr_task(lb.src) == Some(task)) {
             return false;
         }

@@ -24,7 +24,7 @@ const NEXT: u8 = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Nohz {
     idle: CpuMask,
-    /// Jiffy of the next balance.
+    /// Jiffy of the next balance for the tickless CPUs.
     next_balance: u64,
     next_blocked: u64,
     has_blocked: bool,
@@ -108,7 +108,7 @@ impl Fair {
         (before == 0).then_some(ilb)
     }
 
-    /// Returns an idle CPU on an idle core, else any idle CPU.
+    /// Returns the tickless CPU to kick: an idle CPU on an idle core, else any idle CPU.
     fn find_ilb(&self, env: &dyn Env) -> Option<CpuId> {
         let mut fallback = None;
         let maybe_idle = cpumask::iter_and(&self.nohz.idle, &self.maybe_idle_cpus);

@@ -9,7 +9,8 @@
 
 /// Number of periods after which a contribution has halved.
 pub const LOAD_AVG_PERIOD: u64 = 32;
-/// y^n in units of 2^-32, for n below a half-life; `y^32 = 1/2`.
+/// Powers y^n of the decay factor of one period, in units of 2^-32, for n below a half-life;
+/// `y^32 = 1/2`.
 const Y_POW: [u64; 32] = y_powers();
 /// Sum of the series for an entity that has always run.
 pub const LOAD_AVG_MAX: u64 = load_avg_max();
@@ -35,13 +36,14 @@ pub struct SchedAvg {
 }
 
 impl SchedAvg {
-    /// Upper bound of the sums at this point of the period.
+    /// Upper bound of the sums at this point of the present period. An average is a sum divided by
+    /// it.
     #[inline]
     pub fn divider(&self) -> u64 {
         MIN_DIVIDER + u64::from(self.period_contrib)
     }
 
-    /// Whether nothing is left to decay.
+    /// Whether all sums are 0, so that nothing is left to decay.
     pub fn is_decayed(&self) -> bool {
         self.load_sum == 0 && self.util_sum == 0 && self.runnable_sum == 0
     }
@@ -114,8 +116,9 @@ pub fn decay(val: u64, n: u64) -> u64 {
     ((u128::from(val) * u128::from(Y_POW[(n % LOAD_AVG_PERIOD) as usize])) >> 32) as u64
 }
 
-/// Contribution of the rest of an old period, the full periods after it, and the present one so
-/// far.
+/// Contribution of a time span that crosses `periods` period boundaries: the rest of the old period
+/// (`first`), the full periods after it, and the present period so far (`last`). Each part is
+/// decayed by its age.
 fn segments(periods: u64, first: u64, last: u64) -> u64 {
     let full = LOAD_AVG_MAX - decay(LOAD_AVG_MAX, periods) - 1024;
     decay(first, periods) + full + last
@@ -155,7 +158,7 @@ const fn isqrt(value: u128) -> u128 {
     low
 }
 
-/// Sums the series until it no longer grows.
+/// Sums the contributions of an entity that always runs, until the sum no longer grows.
 const fn load_avg_max() -> u64 {
     let mut sum: u64 = 1024;
     loop {

@@ -14,7 +14,7 @@ use super::{Dequeued, EnqueueFlags, Fair};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, Nanos};
 
-/// Kind of a dequeue within this module.
+/// Kind of a dequeue: the flags of `DequeueFlags`, and two kinds that only this crate uses.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Leave {
     pub sleep: bool,
@@ -328,7 +328,8 @@ impl Fair {
         row.h_nr_queued != 0 && row.h_nr_queued == row.h_nr_idle
     }
 
-    /// Inserts a task at the front of its CPU's list. Balancing takes tasks from the back.
+    /// Inserts a task at the front of its CPU's list of queued tasks (`cfs_tasks`). Balancing takes
+    /// tasks from the back.
     pub(super) fn list_task(&mut self, e: EntityId) {
         let cpu = self.rqs[self.ents[e].cfs_rq].cpu;
         let head = self.cpus[cpu].tasks_head;

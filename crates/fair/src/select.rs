@@ -330,8 +330,9 @@ impl Fair {
         found
     }
 
-    /// Whether the whole core is idle. If not, removes the CPUs of the core from `cpus`. Notes an
-    /// idle CPU of the core in `found` if nothing is noted there yet.
+    /// Whether all CPUs of a core are idle. If not, removes these CPUs from `cpus`. If `found` is
+    /// empty, stores a CPU of the core and of `cpus` there that is idle, or busy only with tasks of
+    /// idle policy that `e` may preempt.
     fn core_idle(
         &self,
         env: &dyn Env,
@@ -381,7 +382,7 @@ impl Fair {
         }
     }
 
-    /// Whether all siblings of a CPU are idle.
+    /// Whether all other CPUs of the CPU's core are idle.
     pub(super) fn core_is_idle(&self, env: &dyn Env, cpu: CpuId) -> bool {
         cpumask::iter(self.domains.siblings(cpu)).all(|s| s == cpu || self.idle(env, s))
     }

@@ -90,7 +90,8 @@ impl Fair {
         (part as u64).max(MIN_SHARES)
     }
 
-    /// Reports a queue's load to its group if it changed by more than 1/64.
+    /// Reports a queue's load and runnable average to its group, if one of them changed by more
+    /// than 1/64 since the last report.
     #[inline]
     pub(super) fn update_tg_load_avg(&mut self, rq: CfsRqId) {
         if let Some(id) = self.rqs[rq].group {

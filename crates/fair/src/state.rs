@@ -12,10 +12,10 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 
-/// Slot of an entity. `NIL` means no entity.
+/// Index of an entity in `Ents`. `NIL` means no entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntityId(pub u32);
-/// Slot of a queue. `NIL` means no queue.
+/// Index of a queue in `Rqs`. `NIL` means no queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CfsRqId(pub u32);
 
@@ -39,10 +39,10 @@ impl CfsRqId {
     }
 }
 
-/// Entities, indexed by slot.
+/// Entities, indexed by `EntityId`.
 #[derive(Debug, Default)]
 pub(super) struct Ents(pub Vec<Entity>);
-/// Queues, indexed by slot; the root queue of CPU n is slot n.
+/// Queues, indexed by `CfsRqId`; the root queue of CPU n has index n.
 #[derive(Debug, Default)]
 pub(super) struct Rqs(pub Vec<CfsRq>);
 #[derive(Debug, Default)]
@@ -102,7 +102,8 @@ pub(super) struct Entity {
     pub exec_start: Nanos,
     pub sum_exec_runtime: Nanos,
     pub prev_sum_exec_runtime: Nanos,
-    /// Number of runnable tasks below a group entity, as its averages count them.
+    /// Entity of a group: number of runnable tasks in the group, as the entity's averages count
+    /// them.
     pub runnable_weight: u64,
     pub avg: SchedAvg,
 
@@ -350,7 +351,7 @@ impl FairCpu {
     }
 }
 
-/// State of a task besides its entity. The task keeps the slot of its entity for life.
+/// State of a task besides its entity. The task keeps the same entity for life.
 #[derive(Clone, Debug)]
 pub(super) struct FairTask {
     pub ent: EntityId,
@@ -364,7 +365,7 @@ pub(super) struct FairTask {
     pub throttled: bool,
     pub waker: Waker,
     pub recent_used_cpu: Option<CpuId>,
-    // Links of `cfs_tasks`.
+    // Neighbours in the CPU's list of queued tasks (`cfs_tasks`).
     pub prev: EntityId,
     pub next: EntityId,
 }
@@ -386,7 +387,7 @@ pub(super) struct Group {
     /// Weight, scaled by `scale_load`.
     pub shares: u64,
     pub idle: bool,
-    /// Slots of the group's queues, indexed by CPU; NIL until something first needs the queue.
+    /// Ids of the group's queues, indexed by CPU; NIL until something first needs the queue.
     pub rqs: Vec<CfsRqId>,
     /// Number of CPUs that the group's cpuset allows; None means all on-line CPUs.
     pub nr_cpus: Option<u32>,

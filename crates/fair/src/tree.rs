@@ -152,7 +152,7 @@ fn merge(ents: &mut Ents, a: EntityId, b: EntityId) -> EntityId {
     }
 }
 
-/// Recomputes a node's aggregates over its subtree.
+/// Recomputes the least vruntime and the shortest and longest slice of a node's subtree.
 fn refresh(ents: &mut Ents, e: EntityId) {
     let (vruntime, slice, node) = (ents[e].vruntime, ents[e].slice, ents[e].node);
     let (mut min_vruntime, mut min_slice, mut max_slice) = (vruntime, slice, slice);

@@ -30,11 +30,13 @@ pub struct Agreement {
     /// The scheduler as given with `-s`.
     pub scheduler: String,
     pub target: String,
-    /// A metric's name, `share of PATH` or `share of THREADS`.
+    /// Name of the quantity: a metric's name, `share of PATH` for the CPU time of a cgroup, or
+    /// `share of THREADS` for the CPU time of the threads with one name.
     pub quantity: String,
     /// The metric's unit; `%` for a share.
     pub unit: String,
-    /// Summary of the runs on the first target.
+    /// Summary of the quantity over the runs on the first target, and in `other` over those on the
+    /// other target.
     pub first: Summary,
     pub other: Summary,
     pub change: Change,
@@ -42,16 +44,18 @@ pub struct Agreement {
     pub verdict: Agrees,
 }
 
-/// Verdict from the 95 % interval of the relative change.
+/// Verdict on one quantity: whether the 95 % interval of its relative change lies within the
+/// tolerance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Agrees {
-    /// The whole interval lies within the tolerance.
+    /// The whole 95 % interval of the change lies within the tolerance.
     Within,
-    /// The whole interval lies outside the tolerance.
+    /// The whole 95 % interval of the change lies outside the tolerance, or the first target's mean
+    /// is 0 and the 95 % interval of the other target's mean excludes 0.
     Outside,
-    /// Only a part of the interval lies within the tolerance, or there is no interval. More runs
-    /// would decide.
+    /// Only a part of the 95 % interval lies within the tolerance, or there is no such interval.
+    /// More runs would decide.
     Open,
     /// On one of the targets no run counts, because each was ejected or ended irregularly.
     NoRuns,
@@ -102,8 +106,9 @@ pub fn agreement(first: &[Run], other: &[Run], tolerance_percent: u32) -> Vec<Ag
     all
 }
 
-/// Returns a run that has all tasks and cgroups, if there is one: a run that counts, or else the
-/// first run. An ejected run may have ended before all tasks and cgroups existed.
+/// Returns the run whose cgroups, threads and metrics say which quantities are compared: the first
+/// run that counts, or else the first run. An ejected run may have ended before all tasks and
+/// cgroups existed.
 fn typical(runs: &[Run]) -> Option<&Run> {
     runs.iter().find(|run| run.counts).or(runs.first())
 }
@@ -113,8 +118,8 @@ fn cgroup_percent(run: &Run, path: &str) -> Option<f64> {
     found.share_permille.map(|permille| permille / 10.0)
 }
 
-/// Returns the part of all threads' CPU time that the threads with description `wanted` used, in
-/// percent.
+/// Returns the percentage of all threads' CPU time that was used by the threads whose name without
+/// instance number is `wanted`.
 fn kind_percent(run: &Run, wanted: &str) -> Option<f64> {
     let sum = |is_it: &dyn Fn(&TaskResult) -> bool| -> u64 {
         run.tasks.iter().filter(|t| is_it(t)).map(|t| t.run_ns).sum()
@@ -123,7 +128,7 @@ fn kind_percent(run: &Run, wanted: &str) -> Option<f64> {
     (all > 0).then(|| sum(&|t| kind(t) == wanted) as f64 * 100.0 / all as f64)
 }
 
-/// Returns the thread's description: its name without the instance number.
+/// Returns the thread's name without the instance number at its end.
 fn kind(task: &TaskResult) -> &str {
     match task.name.rsplit_once('-') {
         Some((name, number)) if !name.is_empty() && is_number(number) => name,

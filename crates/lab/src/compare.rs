@@ -2,8 +2,9 @@
 //! Comparisons, metric by metric: each scheduler against the baseline on the same target, paired by
 //! seed, and each scheduler on the other targets against itself on the first target.
 //!
-//! Owns: which metrics and which runs are compared. Does not: say which direction is better; that
-//! depends on the reader.
+//! Owns: which metrics and which runs are compared. A run counts, and is compared, if its scheduler
+//! was not ejected and the run ended regularly.
+//! Does not: say which direction is better; that depends on the reader.
 
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -47,15 +48,16 @@ pub fn compare(runs: &[Run], per_scheduler: usize, schedulers: usize) -> Vec<Com
     all
 }
 
-/// One value per run; None where the run does not count or lacks the value.
+/// One value per run; None if the run does not count or lacks the value.
 pub type Column = Vec<Option<f64>>;
 
-/// Returns the values that exist.
+/// Returns the values of the runs that have one.
 pub fn known(column: &[Option<f64>]) -> Vec<f64> {
     column.iter().copied().flatten().collect()
 }
 
-/// Returns one value per run; None for runs that do not count.
+/// Returns the value that `value` finds in each run; None for a run that does not count or has
+/// none.
 pub fn column(runs: &[Run], value: impl Fn(&Run) -> Option<f64>) -> Column {
     runs.iter().map(|run| value(run).filter(|_| run.counts)).collect()
 }

@@ -29,8 +29,8 @@ pub struct Observed {
     pub sequences: Sequences,
     /// Exit kind; `none` if the scheduler stayed until it was detached.
     pub exit: String,
-    /// Number of entries for which the ring buffer had no room; if not 0, the sequences are
-    /// incomplete.
+    /// Number of calls that the witness could not record because its ring buffer was full; if not
+    /// 0, the sequences are incomplete.
     pub lost: u64,
 }
 

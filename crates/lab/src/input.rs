@@ -157,7 +157,8 @@ pub struct ObjectInput {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecipeInput {
-    /// The shipped recipe that names the object's ops; no recipe if none names them.
+    /// The shipped recipe that is for schedulers with the object's ops name; no recipe if there is
+    /// none.
     Auto,
     None,
     Text {

@@ -101,9 +101,9 @@ fn is_filled_outside(object: &Object, index: usize, map: &MapSpec) -> bool {
     }
 }
 
-/// Returns the helper id of the next call after instruction `from`, which loads a map's address.
-/// Returns None if the call is not a helper call, or if the map is not its first argument. The scan
-/// is linear and ignores jumps.
+/// Returns the id of the helper that the next call after instruction `from` calls; `from` loads a
+/// map's address. Returns None if the next call is not a helper call, or if `from` does not load
+/// the address into the register of the first argument. The scan is linear and ignores jumps.
 fn next_call(insns: &[scxlab_bpf::insn::RawInsn], from: usize) -> Option<u32> {
     let first = insns.get(from)?;
     let call = insns[from..].iter().find(|insn| insn.code == code::CALL)?;

@@ -23,10 +23,10 @@ pub struct Metric {
     pub better: Better,
     /// Parts that a name of the family can have; empty if the parts depend on the run.
     pub parts: &'static [Part],
-    /// Rows of the report.
+    /// Rows of the report that show the metric.
     pub rows: &'static [Row],
-    /// Full names of the metrics by which targets are compared, because each target measures the
-    /// same quantity under the name.
+    /// Full names of the metrics that are compared between targets (`agreement.rs`), because each
+    /// target measures the same quantity under that name.
     pub agrees: &'static [&'static str],
 }
 
@@ -52,20 +52,21 @@ pub enum Better {
     Open,
 }
 
-/// The variable part of a name in a family.
+/// The part in which the names of a family differ, such as `p99` in `lock_wait_p99`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     pub name: &'static str,
-    /// Fraction of the samples at or below the value, in 1/10,000; None if the part is no quantile.
+    /// Fraction of the samples at or below the metric's value, in 1/10,000: 9,900 for `p99`. None
+    /// if the part names no quantile.
     pub quantile: Option<u32>,
     /// Number of samples below which the metric is absent.
     pub samples_min: u64,
 }
 
-/// A row of the report, and of the table over several machines.
+/// A row of the report, which shows one metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The metric's whole name.
+    /// Full name of the metric, which for a family includes the variable part.
     pub name: &'static str,
     pub label: &'static str,
     pub show: Show,
@@ -74,9 +75,9 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
     Value,
-    /// The value; the table over several machines shows it too.
+    /// The metric's value, which the table over several machines shows too.
     Main,
-    /// Percentage of all CPU time.
+    /// The metric's value as a percentage of all CPU time.
     CpuShare,
 }
 
@@ -257,7 +258,8 @@ const P50: Part = quantile("p50", 5_000);
 const P90: Part = quantile("p90", 9_000);
 const P99: Part = quantile("p99", 9_900);
 const P99_9: Part = quantile("p99.9", 9_990);
-/// With fewer than 10,000 samples, there is no value that 1 sample in 10,000 exceeds.
+/// With fewer than 10,000 samples, p99.99 is absent, because there is no value that 1 sample in
+/// 10,000 exceeds.
 const P99_99: Part = Part { samples_min: 10_000, ..quantile("p99.99", 9_999) };
 /// The largest sample, exact on every target.
 const MAX: Part = quantile("max", 10_000);
@@ -307,7 +309,8 @@ impl Metric {
         Metric { agrees, ..self }
     }
 
-    /// Splits a family's name around its variable part; None for a single metric.
+    /// Splits a family's name into the text before its variable part, the placeholder's name, and
+    /// the text after it; None for a single metric.
     fn split(&self) -> Option<(&'static str, &'static str, &'static str)> {
         let (before, rest) = self.name.split_once('<')?;
         let (variable, after) = rest.split_once('>')?;
@@ -343,7 +346,8 @@ impl Metric {
         }
     }
 
-    /// Tells whether this is the declaration of the metric with this name.
+    /// Tells whether this declaration is that of the metric called `name`, alone or as a member of
+    /// a family.
     pub fn declares(&self, name: &str) -> bool {
         self.name == name && self.split().is_none() || self.part_of(name).is_some()
     }

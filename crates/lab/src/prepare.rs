@@ -40,7 +40,7 @@ pub struct PreparedObject {
     pub bytes: Arc<[u8]>,
     /// Name of the struct_ops table to attach.
     pub table: String,
-    /// The table's `name` member.
+    /// Member `name` of the attached struct_ops table, by which a shipped recipe is chosen.
     pub ops_name: String,
     /// Hash of the object file's bytes.
     pub hash: u64,
@@ -76,7 +76,7 @@ pub enum PrepareError {
 
 /// Type of the struct_ops tables that are schedulers.
 const OPS_TYPE: &str = "sched_ext_ops";
-/// Variant of `sched_ext_ops` with topological CPU numbers.
+/// Variant of `sched_ext_ops` in which CPUs are numbered by topology (cids).
 const OPS_CID_TYPE: &str = "sched_ext_ops_cid";
 
 impl Prepared {

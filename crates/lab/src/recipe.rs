@@ -34,7 +34,8 @@ pub use shipped::{find, for_ops, shipped};
 pub struct Recipe {
     /// The recipe's file name, for messages.
     pub name: String,
-    /// Name of the ops that the recipe is for. Schedulers with this name use the recipe by default.
+    /// Ops name (`sched_ext_ops.name`) of the schedulers that the recipe is for, which use it by
+    /// default.
     pub ops: Option<String>,
     /// One sentence that describes the recipe.
     pub doc: String,
@@ -86,8 +87,8 @@ enum Phase {
     Attached,
 }
 
-/// One step: an action, repeated for each combination of the loop variables that meets the
-/// condition.
+/// One step of a recipe: an action, repeated for each combination of values of the loop variables
+/// for which the condition `when` holds.
 #[derive(Clone, Debug)]
 struct RecipeStep {
     place: SourcePos,
@@ -108,7 +109,7 @@ struct Loop {
 
 #[derive(Clone, Debug)]
 enum Action {
-    /// Fails with the message unless the condition holds.
+    /// Ends the recipe with this error message if the formula is 0.
     Require(Formula, String),
     /// Assigns variables of the recipe.
     Let(Vec<Assignment>),

@@ -31,7 +31,7 @@ struct MetricRow {
     label: String,
     value: RowSource,
     kind: ValueUnit,
-    /// Whether the table over several machines has the row.
+    /// Whether the table that compares several machines has the row too.
     is_main: bool,
 }
 
@@ -152,7 +152,8 @@ fn rows(groups: &[&[Run]]) -> Vec<MetricRow> {
     rows
 }
 
-/// Returns rows for the mean cost of each main operation that at least one of the schedulers has.
+/// Returns a row for each main operation, such as `enqueue`, that at least one of the schedulers
+/// has. The row shows the mean time of a call.
 fn op_rows(groups: &[&[Run]]) -> Vec<MetricRow> {
     let mut seen = BTreeSet::new();
     let names = groups.iter().flat_map(|g| g.iter()).flat_map(|r| r.metrics.keys());
@@ -184,7 +185,8 @@ fn counter_rows(groups: &[&[Run]]) -> Vec<MetricRow> {
 }
 
 impl MetricRow {
-    /// Returns a declared row. `run` is any run, from which the label takes the unit of work.
+    /// Returns the row that a metric declares. `run` is any run of the report; the row's label
+    /// takes the unit of work from it.
     fn declared(metric: &Metric, row: &Row, run: Option<&Run>) -> MetricRow {
         let kind = match (row.show, metric.unit) {
             (Show::CpuShare, _) => ValueUnit::Percent,
@@ -241,9 +243,9 @@ impl MetricRow {
         cells
     }
 
-    /// Tells whether the run has the metric with a value other than 0. The table has a row if this
-    /// holds for any run, even for one that does not count, so that the table shows which values
-    /// are missing.
+    /// Tells whether the run has the row's metric with a value other than 0. The table has the row
+    /// if this holds for any run, even for one that does not count, so that the table shows which
+    /// values are missing.
     fn is_in(&self, run: &Run) -> bool {
         let value = match &self.value {
             RowSource::Metric(name) => run.metrics.get(name).map(|m| m.value),
@@ -285,7 +287,7 @@ fn line(row: &MetricRow, groups: &[&[Run]]) -> Vec<String> {
     cells
 }
 
-/// Tells whether any of the runs counts.
+/// Tells whether at least one of the runs counts (`Run::counts`).
 fn counts(runs: &[Run]) -> bool {
     runs.iter().any(|run| run.counts)
 }
@@ -341,7 +343,8 @@ fn cgroups_table(names: &[&str], groups: &[&[Run]]) -> String {
     format!("\nCPU time among the cgroups of one parent\n{}{coscheduled}", grid(&lines, &aligns))
 }
 
-/// Formats a cgroup's value in the runs that count.
+/// Formats the mean of one value of the cgroup at `path` over the runs that count, in percent; `-`
+/// if none of these runs has the value.
 fn percent(runs: &[Run], path: &str, permille: fn(&CgroupResult) -> Option<f64>) -> String {
     let of = |run: &Run| permille(run.cgroups.iter().find(|c| c.path == path)?);
     let values: Vec<f64> = known(&column(runs, of)).iter().map(|p| p / 10.0).collect();

@@ -31,7 +31,7 @@ pub struct Results {
 #[derive(Clone, Debug, Serialize)]
 pub struct Manifest {
     pub scxlab: Version,
-    /// The first of `targets`.
+    /// Name of the first target, which is also the first of `targets`.
     pub target: String,
     pub targets: Vec<String>,
     pub schedulers: Vec<SchedulerEntry>,

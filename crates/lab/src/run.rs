@@ -126,8 +126,9 @@ pub struct Exit {
     /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_ns: Option<u64>,
-    /// Place in the scheduler that caused the exit and, after a stall, what the task waited for.
-    /// Empty on a real kernel, which does not report the place.
+    /// Lines that name the place in the scheduler that caused the exit. After a stall, they say
+    /// where the stalled task waited and what ran meanwhile. Empty on a real kernel, which does not
+    /// report this.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub origin: Vec<String>,
     /// The kernel's debug dump, for errors.
@@ -228,8 +229,9 @@ pub struct TaskResult {
     pub nice: i8,
     pub cgroup: String,
     pub run_ns: u64,
-    /// Time spent runnable but not running. None (here and in `migrations`) if the probe did not
-    /// see the thread and the kernel does not report the value.
+    /// Time spent runnable but not running. None (here and in `migrations`) if the run was on a
+    /// real kernel, the BPF program that measures threads did not see this thread, and the kernel
+    /// does not report the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ns: Option<u64>,
     pub switches: u64,

@@ -48,7 +48,8 @@ pub struct Session {
 pub struct RunKey {
     /// Index into the schedulers.
     pub scheduler: usize,
-    /// Index of the seed.
+    /// Number of the run among the scheduler's runs, from 0; it is added to the session's first
+    /// seed.
     pub index: u32,
 }
 
@@ -140,7 +141,7 @@ impl Progress {
 }
 
 impl Session {
-    /// Returns all runs in the order of the results.
+    /// Returns the keys of all runs, in the order of the results.
     pub fn keys(&self) -> impl Iterator<Item = RunKey> + '_ {
         let schedulers = 0..self.schedulers.len();
         schedulers

@@ -21,9 +21,11 @@ pub struct CgroupTime {
 /// Time in which a cgroup's own tasks ran at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoscheduledTime {
-    /// Time in which two or more of the tasks were runnable and at least one ran, in ns.
+    /// Time in which two or more of the cgroup's own tasks were runnable and at least one of them
+    /// ran, in ns.
     pub some_ns: u64,
-    /// Part of `some_ns` in which all runnable tasks ran, or one on each CPU, in ns.
+    /// Part of `some_ns` in which all of the cgroup's runnable tasks ran, or one on each CPU, in
+    /// ns.
     pub all_ns: u64,
 }
 

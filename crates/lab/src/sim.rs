@@ -82,8 +82,9 @@ pub const MAX_MEMORY: u64 = Limits::MAX_MEMORY;
 /// Address space for the kernel's own tables of tasks and cgroups, in bytes.
 const TABLES: u64 = 1 << 30;
 
-/// Returns the size of the address space for a simulation's guest memory: the tables, the memory
-/// that the run may occupy, and a window for each arena. Only touched pages use memory.
+/// Returns the size of the address space for a simulation's guest memory: the kernel's tables of
+/// tasks and cgroups, the memory that the run may occupy, and an address window for each arena.
+/// Only touched pages use memory.
 fn mem_size(max_memory: u64, object: Option<&PreparedObject>) -> u64 {
     let maps = object.map_or(&[][..], |o| &o.open.object().maps);
     let arenas = maps.iter().filter(|map| map.map_type == map_type::ARENA).count() as u64;

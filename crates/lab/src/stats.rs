@@ -50,13 +50,15 @@ pub struct Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Both values of every pair are equal.
+    /// Paired samples: both values of every pair are equal. Independent samples: all values are
+    /// equal.
     Equal,
-    /// The interval excludes "no change".
+    /// The 95 % interval of the change excludes 0.
     Different,
-    /// The interval includes "no change".
+    /// The 95 % interval of the change includes 0.
     Noise,
-    /// Fewer than two pairs, so there is no interval.
+    /// There is no interval. Paired samples have fewer than two pairs; independent samples have
+    /// fewer than two values on one side, or a baseline mean of 0.
     Unknown,
     /// No pair is left in which both runs count and have the metric, because a scheduler was
     /// ejected or a run ended irregularly.

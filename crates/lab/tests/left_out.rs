@@ -17,7 +17,7 @@ fn prepared(name: &str, bytes: &[u8], recipe: RecipeInput) -> Option<PreparedObj
     Prepared::simulated(&input, &machine).ok()?.object
 }
 
-/// Returns the omissions as in a simulated run.
+/// Returns the parts of the scheduler that a simulated run leaves out.
 fn simulated(object: &PreparedObject) -> Vec<String> {
     left_out(object, |_, kind| runs_tracing(kind))
 }
@@ -72,7 +72,7 @@ fn nothing_is_said_of_a_scheduler_that_runs_whole() {
     let objects = built("kernel");
     assert!(objects.len() > 30);
     for (name, bytes) in &objects {
-        // Some objects are no schedulers, or are only for machines of another size.
+        // Skip objects that are no schedulers, or that only a machine of another size can run.
         let Some(object) = prepared(name, bytes, RecipeInput::Auto) else { continue };
         marked.extend(simulated(&object).into_iter().map(|line| format!("{name}: {line}")));
     }
@@ -112,7 +112,7 @@ fn a_recipe_says_what_it_leaves_out() {
         let without = of(&name, &bytes, RecipeInput::None);
         let has_frontend = without.iter().any(|line| line.starts_with("its frontend"));
         // The frontends of these schedulers only set constants and fill arrays, which is no proof
-        // that a frontend is needed.
+        // that a frontend is needed, so the report must not name a frontend.
         let unseen = ["cake", "flow", "pandemonium", "rusty"].contains(&short);
         assert_eq!(has_frontend, !unseen, "{name}: {without:?}");
     }

@@ -49,7 +49,8 @@ fn a_run_that_takes_too_much_memory_ends() {
         assert_eq!(limited.stop.kind, StopKind::OutOfMemory, "eats={eats}: {:?}", limited.exit);
         assert!(limited.stop.message.contains("48 MiB"), "{:?}", limited.stop);
         assert!(!limited.counts && limited.virtual_ns < 2_000_000_000);
-        // With a higher limit the run lasts longer. Both engines end it at the same moment.
+        // With a higher limit the run must last longer. The interpreter and the machine code must
+        // end the limited run at the same moment.
         let more = run(&scheduler, Engine::Jit, 96 * MIB);
         assert!(more.virtual_ns > limited.virtual_ns, "eats={eats}");
         let interpreted = run(&scheduler, Engine::Interp, 48 * MIB);

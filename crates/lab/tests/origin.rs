@@ -62,7 +62,8 @@ fn wronged(wrong: u32, machine: &str, engine: Engine, seed: u64) -> Exit {
     exit
 }
 
-/// Number of each error, the kernel's message, the program that the report names, and the function.
+/// Each error that `lapse` can commit: its number, the kernel's message, the operation or callback
+/// that the report names, and the BPF function that the report names.
 const WRONGS: [(u32, &str, &str, &str); 13] = [
     (0, "its time is over", "in ops.dispatch()", "lapse_dispatch"),
     (1, "non-existent DSQ 0xbad", "in ops.enqueue()", "lapse_enqueue"),
@@ -116,8 +117,8 @@ fn an_error_names_the_line_that_makes_it() {
     }
 }
 
-/// The report on an error in a subprogram or in a callback of a loop names the caller. Reports on
-/// other errors name none.
+/// The report on an error in a subprogram or in a callback of a loop names the caller of that
+/// function. Reports on other errors name no caller.
 #[test]
 fn an_error_names_the_callers_of_its_function() {
     for (wrong, ..) in WRONGS {
@@ -138,7 +139,8 @@ fn an_error_names_the_callers_of_its_function() {
     }
 }
 
-/// Returns a workload of victims that want a CPU at 5 ms, and a task that keeps CPU 0 busy.
+/// Returns a workload of `count` tasks that want one of the CPUs `cpus` at 5 ms, and that the
+/// scheduler will starve. Another task keeps CPU 0 busy.
 fn victims(count: u32, cpus: &str) -> String {
     format!(
         "[[thread]]\nname = 'victim'\ninstances = {count}\ncpus = '{cpus}'\n\
@@ -186,7 +188,8 @@ fn a_stall_says_since_when_and_what_ran_meanwhile() {
             let (since, waited) = (time_after(who, " since "), time_after(who, ", for "));
             assert!((5_000_000..7_000_000).contains(&since), "{about}");
             assert!((since + waited).abs_diff(exit.at_ns.unwrap()) < 100_000, "{about}");
-            // The report leaves out operations before the wait.
+            // The report leaves out operations before the wait, so each reported time must lie
+            // after the start of the wait.
             assert!(exit.origin.len() > 2, "{about}");
             for ran in &exit.origin[2..] {
                 assert!(ran.starts_with("since ") && time_after(ran, "since ") > since, "{about}");
@@ -194,8 +197,9 @@ fn a_stall_says_since_when_and_what_ran_meanwhile() {
             let ran: u64 = exit.origin[2..].iter().map(|line| dispatches(line)).sum();
             let all_calls = run.metrics["op_dispatch_calls"].value;
             if machine == "1n1c1t" {
-                // The report counts the calls in two of the three intervals between the watchdog's
-                // checks, and the calls are spread evenly over time.
+                // The report counts the calls of `ops.dispatch` in two of the three intervals
+                // between the watchdog's checks. The calls are spread evenly over time, so the
+                // report must count two thirds of them.
                 let share = ran as f64 / all_calls;
                 assert!((0.64..0.69).contains(&share), "{about}: {all_calls}");
             } else if cpus == "1-2" {
@@ -225,7 +229,8 @@ fn a_stall_names_the_queue_and_the_line_that_put_the_task_there() {
             exit.dump.contains(&format!("\nBacktrace:\n  {}\n  {place}\n", exit.origin[0])),
             "{exit:#?}"
         );
-        // The task was never inserted, so the report names the operation that received it.
+        // The task was never inserted into a DSQ, so the report names the operation that received
+        // the task.
         let exit = stalled(1, machine, "0", seed).exit;
         let begin = "on no DSQ: held by the scheduler since ops.enqueue(): lapse_enqueue (";
         assert!(exit.origin[1].starts_with(begin), "{exit:#?}");

@@ -55,8 +55,8 @@ fn runs(scheduler: &str, work: &str, ms: u64, seeds: u64) -> Vec<Run> {
     (1..=seeds).map(|seed| run(scheduler, work, "1n2c1t", ms, seed)).collect()
 }
 
-/// Returns a workload of victims, which sleep once and then compute for ever, and one task that is
-/// not starved.
+/// Returns a workload of `count` victims (tasks that `lapse` starves), which sleep once and then
+/// compute for ever, and one task that is not starved.
 fn victims(count: u32) -> String {
     format!(
         "[[thread]]\nname = 'victim'\ninstances = {count}\n\
@@ -70,7 +70,8 @@ fn metric(run: &Run, name: &str) -> f64 {
     run.metrics.get(name).unwrap_or_else(|| panic!("{name}: {:?}", run.exit)).value
 }
 
-/// A user's example: two of three tasks never run in ten seconds.
+/// A user's example: two of three tasks never run in ten seconds. The high quantiles of the wait
+/// must show almost ten seconds, and the result must name both tasks.
 #[test]
 fn starving_two_of_three_tasks_shows_ten_seconds() {
     let work = "[[thread]]\nname = 'victim'\ninstances = 2\nops = [{ compute = '1ms' }]\n\
@@ -187,17 +188,20 @@ fn a_metric_without_samples_is_absent() {
     assert!(!has(&hog, "wakeup_latency_p50") && !has(&hog, "wakeup_latency_max"));
     assert!(!has(&hog, "lock_wait_p99") && metric(&hog, "lock_waits") == 0.0);
     assert!(!has(&hog, "timer_latency_mean") && !has(&hog, "timer_slack_min"));
-    // All timers are met. Thread `b` has no timer, and does not affect the means.
+    // With 1 ms of work in a period of 5 ms, thread `a` meets all its timers. Thread `b` has no
+    // timer, and must not affect the means.
     let met = run("vtime", &timer("1ms"), "1n2c1t", 100, 1);
     let slack = metric(&met, "timer_slack_mean");
     assert!((3.5e6..4.5e6).contains(&slack), "{slack}");
     assert!(metric(&met, "timer_latency_mean") > 500.0);
-    // All timers are missed: the slack is negative, and the latency is absent instead of 0.
+    // With 9 ms of work in a period of 5 ms, thread `a` misses all its timers: the slack is
+    // negative, and the latency is absent instead of 0.
     let missed = run("vtime", &timer("9ms"), "1n2c1t", 100, 1);
     assert!(metric(&missed, "timers_missed") >= 9.0);
     assert!(metric(&missed, "timer_slack_mean") < -3e6);
     assert!(!has(&missed, "timer_latency_mean") && !has(&missed, "timer_latency_max"));
-    // The first loop has not ended, so there is no mean.
+    // With 200 ms of work, thread `a` does not end its first loop in the 100 ms of the run, so
+    // there is no mean.
     let none = run("vtime", &timer("200ms"), "1n2c1t", 100, 1);
     assert!(!has(&none, "timer_slack_mean") && !has(&none, "timer_latency_mean"));
     // The latency is missing in one of the two runs, so it is not compared.
@@ -206,8 +210,8 @@ fn a_metric_without_samples_is_absent() {
     assert!(all.iter().any(|c| c.metric == "timer_slack_mean"));
 }
 
-/// An operation without calls in one of the runs counts as 0 calls. An operation that nobody called
-/// has no row.
+/// If only some runs called an operation, each other run counts as 0 calls, and its mean time is
+/// left out. An operation that no run called has no metric.
 #[test]
 fn only_a_count_is_zero_by_being_absent() {
     let work = "hogs,tasks=1";
@@ -229,7 +233,8 @@ fn only_a_count_is_zero_by_being_absent() {
     assert_eq!(of("op_enqueue_mean").baseline.summary.mean, Some(mean));
 }
 
-/// Returns a scheduler that is ejected after `after_ms` in `permille` thousandths of the runs.
+/// Returns the `-s` argument of a scheduler that is ejected after `after_ms` milliseconds, in
+/// `permille` of 1000 runs.
 fn leaving(after_ms: u64, permille: u32) -> String {
     format!("lapse,eject_after_ns={},eject_permille={permille}", after_ms * MS)
 }
@@ -327,7 +332,7 @@ fn nothing_is_said_of_runs_that_all_ended_badly() {
     vm.iter_mut().for_each(|run| run.target = "vm".into());
     let held = agreement(&stayed, &vm, 15);
     assert!(!held.is_empty() && held.iter().all(|a| a.verdict == Agrees::NoRuns && a.other.n == 0));
-    // Runs that count are compared as usual.
+    // If only some of a target's runs do not count, the target's other runs are compared as usual.
     let mut some = stayed.clone();
     some.iter_mut().for_each(|run| run.target = "vm".into());
     some[0] = vm[0].clone();

@@ -111,15 +111,15 @@ fn bpfland_is_prepared_as_by_its_frontend() {
             .parse::<u64>()
             .unwrap()
     };
-    // The bits are ENQ_LAST, ENQ_EXITING, ENQ_MIGRATION_DISABLED, ALLOW_QUEUED_WAKEUP and, on
-    // machines with several nodes, BUILTIN_IDLE_PER_NODE.
+    // The recipe must set the ops flags ENQ_LAST, ENQ_EXITING, ENQ_MIGRATION_DISABLED,
+    // ALLOW_QUEUED_WAKEUP and, on machines with several nodes, BUILTIN_IDLE_PER_NODE.
     assert_eq!(flags(&object), 2 | 4 | 16 | 32 | 64);
     assert_eq!(flags(&prepared("bpfland", "", "1n4c2t")), 2 | 4 | 16 | 32);
     let object = prepared("bpfland", ",primary=\"0-2,5\",slice_max=500000", "2n4c2t");
     assert_eq!((&*object.knobs["primary_all"], &*object.knobs["slice_max"]), ("false", "500000"));
 }
 
-/// The fastest CPUs come first in the ranking.
+/// The fastest CPUs must come first in the scheduler's list `preferred_cpus`.
 #[test]
 fn bpfland_ranks_cpus_by_capacity() {
     let object = prepared("bpfland", "", "hybrid-8p8e");
@@ -161,7 +161,8 @@ fn a_recipe_is_needed() {
         let run = run(&scheduler, "hogs,tasks=40", &machine).unwrap();
         run.metrics["work_units"].value
     };
-    // Without the recipe the scheduler uses one CPU of sixteen.
+    // Without the recipe the scheduler uses one CPU of sixteen, and so must do less than a fifth of
+    // the work.
     assert!(work(RecipeInput::None) < work(RecipeInput::Auto) / 5.0);
     let scheduler = prepare("scx_pair", "", &machine, RecipeInput::None).unwrap();
     let error = run(&scheduler, "hogs,tasks=40", &machine).unwrap_err().to_string();
@@ -224,7 +225,7 @@ fn a_context_is_no_larger_than_the_kernel_takes() {
     assert_eq!(outcome(65536), Err(refused.to_owned()));
 }
 
-/// Returns the object with another size of a struct in its BTF.
+/// Returns the object with `size` as the size of the struct `name` in its BTF.
 fn with_struct_size(object: &[u8], name: &str, size: u32) -> Vec<u8> {
     let find = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).position(|w| w == what);
     // `struct btf_header` of version 1: magic, version, flags, length, then offsets and lengths.
@@ -277,7 +278,8 @@ fn what_programs_answer_is_used() {
     );
 }
 
-/// Sorted iterations and tables of variables are deterministic.
+/// Two runs with the same recipe must have the same trace, also if the recipe sorts iterations or
+/// has tables of variables.
 #[test]
 fn recipes_are_deterministic() {
     let machine = Arc::new(Machine::resolve("2n2l2c2t").unwrap());

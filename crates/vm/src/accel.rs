@@ -18,14 +18,17 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Iterations of the probe's loop: some milliseconds on a processor, many seconds if each is
 /// interpreted.
 const TURNS: u32 = 20_000_000;
-/// I/O port that no other device of the probe's machine uses.
+/// I/O port through which the probe's firmware ends QEMU; no other device of the probe's machine
+/// uses it.
 const PORT: u8 = 0xf4;
-/// Value written to the port; QEMU exits with twice the value plus one.
+/// Value that the probe's firmware writes to the I/O port `PORT` at its end; QEMU exits with twice
+/// the value plus one.
 const ANSWER: u8 = 0x2a;
-/// Message of QEMU after which it waits for a debugger instead of exiting.
+/// Message of QEMU when KVM fails. QEMU then waits for a debugger instead of exiting, so the probe
+/// waits for the message too.
 const KVM_GAVE_UP: &str = "KVM internal error";
 
-/// The requested engine.
+/// The engine that the caller asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Accel {
     /// KVM where it works, otherwise TCG.
@@ -45,7 +48,7 @@ pub enum Accel {
     TcgMulti,
 }
 
-/// The engine in use.
+/// The engine that runs the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// The processor runs the guest.
@@ -131,7 +134,7 @@ fn firmware() -> Vec<u8> {
     // GDT: an empty descriptor, then all 4 GiB as code, marked as accessed because the CPU cannot
     // set that bit in a ROM.
     put(0x100, &[0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0x9b, 0xcf, 0]);
-    // The table's limit (offset of its last byte) and its address.
+    // The GDT's limit (offset of its last byte) and its address.
     put(0xf0, &[0x0f, 0, 0x00, 0xff, 0xff, 0xff]);
     let enter_32_bit = [
         0x2e, 0x66, 0x0f, 0x01, 0x16, 0x10, 0xff, // lgdt cs:[0xff10]
@@ -162,7 +165,8 @@ fn has_shlx() -> bool {
     false
 }
 
-/// Returns the engine for a request, and a note if it is emulation in place of KVM.
+/// Returns the engine for a request, and a note for the user if the engine is emulation because KVM
+/// does not work.
 pub(crate) fn choose(asked: Accel) -> Result<(Engine, Option<String>), String> {
     match asked {
         Accel::Tcg => Ok((Engine::Tcg, None)),

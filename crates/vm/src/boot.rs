@@ -24,14 +24,14 @@ use crate::protocol::{FrameError, FrameKind, Ready};
 use crate::qemu::{self, Command};
 use crate::shape::{self, Shape};
 
-/// Default memory of every guest, and the memory that is added for each CPU.
+/// Memory of a guest in MiB if the caller names none: a base and an addition for each CPU.
 const MEMORY_MIB: u64 = 768;
 const MEMORY_PER_CPU_MIB: u64 = 48;
-/// Memory that the kernel takes before init runs, and the memory that it takes in addition for each
-/// CPU; measured with Debian's kernel and rounded up.
+/// Memory in MiB that the guest's kernel takes before init runs: a base and an addition for each
+/// CPU. Measured with Debian's kernel and rounded up.
 const MEMORY_MIN_MIB: u64 = 224;
 const MEMORY_MIN_PER_CPU_MIB: u64 = 4;
-/// Least memory of each node.
+/// Least memory of each of the guest's nodes, in MiB.
 const NODE_MIN_MIB: u64 = 32;
 /// Time limit for a boot under KVM, which normally takes a second or two.
 const KVM_BOOT_PATIENCE: Duration = Duration::from_secs(30);
@@ -45,23 +45,24 @@ const END_PATIENCE: Duration = Duration::from_secs(3);
 pub struct GuestFile {
     /// Path in the guest: absolute, without `.` and `..`.
     pub path: String,
-    /// Contents.
+    /// Contents of the file.
     pub data: Vec<u8>,
-    /// Permissions.
+    /// Permission bits of the file, such as `0o644`.
     pub mode: u32,
 }
 
-/// A path that must exist in the guest before its program starts.
+/// A path that must exist in the guest before its program starts, because the path shows a kernel
+/// feature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
     /// Path without blanks, for example of a file in sysfs.
     pub path: String,
-    /// Name for messages.
+    /// Name of the feature that the path shows, for the message that the guest's kernel lacks it.
     pub name: String,
 }
 
 impl Need {
-    /// Returns the needs of a sched_ext scheduler with CO-RE relocations.
+    /// Returns the paths that must exist for a sched_ext scheduler with CO-RE relocations.
     pub fn sched_ext() -> Vec<Need> {
         let need = |path: &str, name: &str| Need { path: path.to_owned(), name: name.to_owned() };
         vec![
@@ -78,9 +79,9 @@ pub struct VmSpec<'a> {
     pub topology: &'a Topology,
     /// Path of a bzImage, or of an ELF kernel that boots through PVH.
     pub kernel: &'a Path,
-    /// The guest's memory; None for a default that grows with the CPUs and the files.
+    /// The guest's memory in MiB; None for a default that grows with the CPUs and the files.
     pub memory_mib: Option<u64>,
-    /// Additional memory for the caller's program, if `memory_mib` is None.
+    /// Additional memory in MiB for the caller's program, if `memory_mib` is None.
     pub extra_mib: u64,
     /// Requested engine.
     pub accel: Accel,
@@ -91,7 +92,7 @@ pub struct VmSpec<'a> {
     pub files: Vec<GuestFile>,
     /// Executables of the host that are copied under their own paths, with their libraries.
     pub programs: Vec<PathBuf>,
-    /// More words for the kernel's command line.
+    /// The caller's words for the kernel's command line.
     pub kernel_args: &'a str,
     /// Paths that must exist in the guest.
     pub needs: Vec<Need>,
@@ -122,7 +123,7 @@ impl<'a> VmSpec<'a> {
     }
 }
 
-/// Result of a guest.
+/// Result of a guest that returned an output.
 #[derive(Clone, Debug)]
 pub struct BootOutcome {
     /// Output that the guest gave to [`crate::guest::Guest::finish`].
@@ -242,11 +243,11 @@ struct GuestMonitor<'a> {
     started: Instant,
     spec: &'a VmSpec<'a>,
     engine: Engine,
-    /// Time limit from the start until the guest reports that it is up.
+    /// Time limit from QEMU's start until the guest reports that it is up.
     boot_deadline: Duration,
 }
 
-/// Why there is no result, and the phase in which the run failed.
+/// Reason why a run has no result, and the phase (booting or running) in which the run failed.
 struct Failed {
     why: VmError,
     phase: &'static str,
@@ -280,7 +281,8 @@ impl GuestMonitor<'_> {
         }
     }
 
-    /// Waits for the guest's next frame, the deadline, or the caller's flag.
+    /// Waits for the guest's next frame on the result port, the deadline, or the caller's cancel
+    /// flag.
     fn wait(&mut self, phase: &'static str) -> Stop {
         loop {
             if self.spec.cancel.load(Ordering::Relaxed) {
@@ -306,7 +308,7 @@ impl GuestMonitor<'_> {
         }
     }
 
-    /// Returns a possible cause of a panic.
+    /// Returns a possible cause of the kernel's panic, in parentheses; empty if none is known.
     fn hint(&self, console: &Console) -> &'static str {
         if self.engine == Engine::TcgMulti && console.has_stray_breakpoint() {
             " (QEMU with a thread for each CPU may run stale code after the kernel has patched it: use one thread)"
@@ -349,7 +351,8 @@ impl GuestMonitor<'_> {
     }
 }
 
-/// Refuses a guest that is up but is not the requested one.
+/// Refuses a guest that is up, but whose kernel lacks a feature or sees another topology than the
+/// requested one.
 fn check_ready(ready: &Ready) -> Result<(), VmError> {
     if !ready.lacks.is_empty() {
         let (release, lacks) = (ready.release.clone(), ready.lacks.clone());

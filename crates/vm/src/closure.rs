@@ -19,7 +19,8 @@ use crate::elf::{self, ElfError};
 use crate::ldcache;
 
 const CACHE: &str = "/etc/ld.so.cache";
-/// Directories that a loader searches after its cache; `$LIB` differs by distribution.
+/// Directories that a dynamic loader searches after its cache, in several distributions, which
+/// differ in the loader's `$LIB`.
 const DEFAULT_DIRS: [&str; 6] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -28,7 +29,7 @@ const DEFAULT_DIRS: [&str; 6] = [
     "/lib",
     "/usr/lib",
 ];
-/// Depth of nested script interpreters, the same as the kernel's limit.
+/// Maximum depth of scripts that are the interpreters of scripts, the same as the kernel's limit.
 const SCRIPTS_MAX: usize = 4;
 
 /// Why a program cannot be copied into the guest.
@@ -37,18 +38,18 @@ pub enum ClosureError {
     /// The program or a file that it needs cannot be read.
     #[error("{path}: {why}")]
     Read {
-        /// The file.
+        /// Path of the file that cannot be read.
         path: PathBuf,
-        /// The host's error.
+        /// Error of the read.
         #[source]
         why: io::Error,
     },
     /// The file is neither an executable of this machine nor a script.
     #[error("{path}: {why}")]
     Form {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The defect.
+        /// Reason why the file is no executable of this machine.
         #[source]
         why: ElfError,
     },
@@ -57,18 +58,18 @@ pub enum ClosureError {
     Missing {
         /// The file that needs the library.
         path: PathBuf,
-        /// The library's name.
+        /// Name of the missing library.
         library: String,
     },
-    /// The path cannot be the same in the guest.
+    /// The program's path on this host cannot be its path in the guest.
     #[error("{path}: a program's path must be absolute, plain and UTF-8")]
     Path {
-        /// The path.
+        /// The program's path on this host.
         path: PathBuf,
     },
 }
 
-/// Files for the guest: contents by path.
+/// Files that a program in the guest needs: contents by path.
 #[derive(Debug, Default)]
 pub(crate) struct Closure {
     pub files: BTreeMap<String, Vec<u8>>,
@@ -79,7 +80,7 @@ impl Closure {
     /// Returns an empty closure, with this host's loader cache.
     pub fn new() -> Closure {
         let mut closure = Closure::default();
-        // A missing cache is no error, because not every C library has one.
+        // A missing loader cache is no error, because not every C library has one.
         if let Ok(data) = std::fs::read(CACHE) {
             closure.cache = ldcache::parse(&data);
             closure.files.insert(CACHE.to_owned(), data);
@@ -123,8 +124,8 @@ impl Closure {
         Ok(())
     }
 
-    /// Adds a library or loader under the path by which it is found, even if that is a symbolic
-    /// link.
+    /// Adds a library or dynamic loader under the path by which it is found, even if that path is a
+    /// symbolic link.
     fn library(&mut self, path: &Path) -> Result<(), ClosureError> {
         let name = text(path)?.to_owned();
         if self.files.contains_key(&name) {
@@ -158,7 +159,7 @@ impl Closure {
     }
 }
 
-/// Turns `/a/b/../c` into `/a/c`, because archives have plain paths.
+/// Turns `/a/b/../c` into `/a/c`, because the guest's archive takes no path with `.` or `..`.
 fn plain(path: &Path) -> PathBuf {
     let mut result = PathBuf::new();
     for part in path.components() {

@@ -22,7 +22,7 @@ pub(crate) struct Archive {
     dirs: BTreeSet<String>,
 }
 
-/// Why an entry cannot be written.
+/// Reason why an entry cannot be written to the archive.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EntryError {
     #[error("the path is not absolute and plain")]
@@ -120,7 +120,7 @@ impl Archive {
     }
 }
 
-/// Returns the path as in the archive, without the leading slash.
+/// Returns the path as the archive names it, without the leading slash.
 fn inner(path: &str) -> Result<&str, EntryError> {
     let name = path.strip_prefix('/').ok_or(EntryError::Path)?;
     let plain =

@@ -29,9 +29,10 @@ pub enum ElfError {
 pub(crate) struct Dependencies {
     /// Path of the dynamic loader.
     pub interpreter: Option<String>,
-    /// Library names, in the file's order.
+    /// Names of the required libraries, in the order of the dynamic table.
     pub needed: Vec<String>,
-    /// Directories to search first; `$ORIGIN` is the file's own directory.
+    /// Directories in which the loader searches libraries first; `$ORIGIN` is the directory of the
+    /// file that requires them.
     pub run_path: Vec<String>,
 }
 
@@ -50,7 +51,7 @@ fn parse(data: &[u8]) -> Result<(&Header, Endianness), ElfError> {
     Ok((header, endian))
 }
 
-/// Reads the requirements of a file.
+/// Reads the interpreter and the libraries that an executable or a library requires.
 pub(crate) fn wants(data: &[u8]) -> Result<Dependencies, ElfError> {
     let (header, endian) = parse(data)?;
     let segments = header.program_headers(endian, data).map_err(form)?;

@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::closure::ClosureError;
 use crate::shape::ShapeError;
 
-/// Number of log lines shown in a message.
+/// Number of lines of the guest's console that an error message shows.
 const TAIL_LINES: usize = 20;
 
 /// The guest's console: the kernel's log and the programs' output. `Display` shows its last lines.
@@ -75,28 +75,28 @@ pub enum VmError {
         "no {program} on this host: install Debian's package {package} (or what your distribution calls it)"
     )]
     NoQemu {
-        /// The program that was looked for.
+        /// File name of the emulator that was looked for.
         program: &'static str,
-        /// The package that contains it.
+        /// Debian's package that contains the emulator.
         package: &'static str,
     },
-    /// The image does not exist or cannot be read.
+    /// The kernel image does not exist or cannot be read.
     #[error(
         "the kernel {path} cannot be read: {why} (`scxlab vm setup` prepares one; --kernel names another)"
     )]
     NoKernel {
-        /// The image.
+        /// Path of the kernel image.
         path: PathBuf,
-        /// The host's error.
+        /// Error of the read.
         #[source]
         why: io::Error,
     },
-    /// The file is not a kernel, or lacks a feature that the image shows.
+    /// The file is not a kernel image, or the image shows that the kernel lacks a required feature.
     #[error("the kernel {path}: {why}")]
     Kernel {
-        /// The image.
+        /// Path of the kernel image.
         path: PathBuf,
-        /// The defect.
+        /// Defect of the image.
         #[source]
         why: crate::image::ImageError,
     },
@@ -114,9 +114,9 @@ pub enum VmError {
     /// The requested memory is too little for the kernel, the files in the initramfs and the CPUs.
     #[error("{asked_mib} MiB are too little for this guest: give it at least {needed_mib} MiB")]
     GuestMemory {
-        /// Requested memory.
+        /// Requested memory, in MiB.
         asked_mib: u64,
-        /// Least memory that suffices.
+        /// Least memory that suffices, in MiB.
         needed_mib: u64,
     },
     /// The host has too little memory for the guest: the host would swap or kill processes.
@@ -125,34 +125,34 @@ pub enum VmError {
          free some, or ask for less or for fewer CPUs"
     )]
     HostMemory {
-        /// Memory of the guest and of QEMU.
+        /// Memory of the guest and of QEMU, in MiB.
         needed_mib: u64,
-        /// Memory that the host reports as available.
+        /// Memory that the host reports as available, in MiB.
         available_mib: u64,
     },
     /// KVM was requested and does not work.
     #[error("KVM does not work here: {why} (emulation does: use --accel auto or --accel tcg)")]
     NoKvm {
-        /// The probe's result.
+        /// Reason why KVM does not work, as the probe reports it.
         why: String,
     },
     /// A program or this executable cannot be copied into the guest.
     #[error("a program for the guest: {0}")]
     Program(#[from] ClosureError),
-    /// A file cannot be put into the archive.
+    /// A file cannot be put into the guest's initramfs.
     #[error("a file for the guest, \"{path}\": {why}")]
     File {
-        /// The path in the guest.
+        /// Path of the file in the guest.
         path: String,
-        /// The defect.
+        /// Reason why the initramfs cannot hold the file.
         why: String,
     },
     /// A system call on the host failed.
     #[error("{what}: {why}")]
     Host {
-        /// The attempted action.
+        /// The attempted action, such as "making a socket".
         what: &'static str,
-        /// The host's error.
+        /// Error of the system call.
         #[source]
         why: io::Error,
     },
@@ -163,18 +163,18 @@ pub enum VmError {
         status: String,
         /// The end of QEMU's messages.
         stderr: String,
-        /// The console until QEMU exited.
+        /// The guest's console until QEMU exited.
         console: Console,
     },
     /// The guest's kernel panicked.
     #[error("the guest's kernel panicked{hint}; {console}")]
     Panicked {
-        /// A possible cause in parentheses, or nothing.
+        /// A possible cause of the panic, in parentheses; empty if none is known.
         hint: &'static str,
-        /// The log with the panic.
+        /// The guest's console, which shows the panic.
         console: Console,
     },
-    /// The kernel lacks features that the caller needs.
+    /// The guest's kernel lacks features that the caller needs.
     #[error(
         "the kernel {release} lacks {}: `scxlab vm setup` prepares one that has it",
         lacks.join(" and ")
@@ -182,53 +182,53 @@ pub enum VmError {
     Lacks {
         /// The kernel's release.
         release: String,
-        /// Names of the features that it lacks.
+        /// Names of the features that the kernel lacks.
         lacks: Vec<String>,
     },
     /// The guest's topology is not the requested one.
     #[error("the guest's kernel sees another machine than asked for: {difference}")]
     Topology {
-        /// The first difference.
+        /// The first difference between the two topologies, as a sentence.
         difference: String,
     },
     /// The guest's program ended without a result, or could not start.
     #[error("the guest failed: {why}; {console}")]
     GuestFailed {
-        /// The guest's reason.
+        /// The reason, as the guest reported it.
         why: String,
-        /// The console.
+        /// The guest's console.
         console: Console,
     },
-    /// The deadline passed.
+    /// The deadline passed before the guest returned its result.
     #[error("the guest was still {phase} after {:.1} s and was stopped; {console}", after.as_secs_f64())]
     Deadline {
-        /// "booting" or "running".
+        /// Phase of the guest when the deadline passed: "booting" or "running".
         phase: &'static str,
-        /// The deadline.
+        /// The deadline that passed, as time since QEMU's start.
         after: Duration,
-        /// The console.
+        /// The guest's console.
         console: Console,
     },
     /// The guest ended without a result, or with a damaged one.
     #[error("the guest returned nothing: {why}; {console}")]
     NoResult {
-        /// The problem.
+        /// Reason why there is no result, or the damage of the result.
         why: String,
-        /// The console.
+        /// The guest's console.
         console: Console,
     },
     /// The caller's cancel flag was raised.
     #[error("stopped while the guest was {phase}")]
     Cancelled {
-        /// "booting" or "running".
+        /// Phase of the guest when it was stopped: "booting" or "running".
         phase: &'static str,
-        /// The console.
+        /// The guest's console.
         console: Console,
     },
 }
 
 impl VmError {
-    /// Returns the guest's console, if there was one.
+    /// Returns the guest's console, if the error has one.
     pub fn console(&self) -> Option<&Console> {
         match self {
             VmError::QemuDied { console, .. }
@@ -245,7 +245,7 @@ impl VmError {
         matches!(self, VmError::Cancelled { .. })
     }
 
-    /// Classifies the error; the exit code follows from the class.
+    /// Returns the cause of the error, from which the caller derives the exit code.
     pub fn fault(&self) -> VmFault {
         match self {
             VmError::NoKernel { .. }

@@ -20,7 +20,7 @@ use crate::error::VmError;
 const HEAD_BYTES: u64 = 4096;
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
-/// Bound on the unpacked size in bytes; a stream that unpacks to more is damaged.
+/// Maximum size in bytes of a bzImage's unpacked payload. A larger payload counts as damaged.
 const PAYLOAD_BYTES_MAX: u64 = 1 << 30;
 
 /// Why a file is not a bootable kernel.
@@ -29,10 +29,11 @@ pub enum ImageError {
     /// The file is neither a bzImage nor an ELF kernel that boots through PVH.
     #[error("it is no kernel image that QEMU boots (a bzImage, or vmlinux built with CONFIG_PVH)")]
     Form,
-    /// The payload is not where the image's header says, cannot be unpacked, or is no ELF file.
+    /// The bzImage's payload is not where the image's header says, cannot be unpacked, or is no ELF
+    /// file.
     #[error("its payload is damaged: {0}")]
     Payload(String),
-    /// The payload is not packed with Zstandard.
+    /// The bzImage's payload is not packed with Zstandard.
     #[error("its payload is packed in a form that is not read here")]
     Packing,
     /// The kernel lacks features that a scheduler needs.
@@ -40,12 +41,12 @@ pub enum ImageError {
     Lacks(Vec<&'static str>),
 }
 
-/// Properties of an image.
+/// Properties of a kernel image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Release, if the image says it.
+    /// The kernel's release, if the image contains it.
     pub release: Option<String>,
-    /// The ELF kernel, if the image is one or contains it in a packing that is read here.
+    /// The ELF kernel; None if it lies in a bzImage whose payload is not packed with Zstandard.
     pub vmlinux: Option<Vec<u8>>,
 }
 
@@ -67,7 +68,7 @@ pub fn check(path: &Path) -> Result<(), VmError> {
 
 /// Returns whether an ELF file has the note with the entry point for a hypervisor.
 fn has_pvh_entry(data: &[u8]) -> bool {
-    /// The kernel's XEN_ELFNOTE_PHYS32_ENTRY.
+    /// Type of the ELF note XEN_ELFNOTE_PHYS32_ENTRY, which holds the entry point.
     const PHYS32_ENTRY: NoteType = NoteType(18);
     let notes = || -> object::Result<bool> {
         let header = FileHeader64::<Endianness>::parse(data)?;
@@ -134,7 +135,7 @@ fn find(data: &[u8], text: &[u8]) -> Option<usize> {
 fn banner_release(vmlinux: &[u8]) -> Option<String> {
     const BANNER: &[u8] = b"Linux version ";
     let mut rest = vmlinux;
-    // Skip other places in the kernel where these words occur: no number follows them there.
+    // Skip other places in the kernel with the words "Linux version", after which no digit follows.
     while let Some(at) = find(rest, BANNER) {
         rest = &rest[at + BANNER.len()..];
         if rest.first().is_some_and(u8::is_ascii_digit) {
@@ -173,7 +174,7 @@ impl BzHeader {
         })
     }
 
-    /// Returns the first word of the version line.
+    /// Returns the kernel's release, which is the first word of the image's version line.
     fn release(&self, data: &[u8]) -> Option<String> {
         let rest = data.get(self.version_at..)?;
         let line = rest.split(|&b| b == 0).next()?;
@@ -181,7 +182,7 @@ impl BzHeader {
         line.split_whitespace().next().map(str::to_owned)
     }
 
-    /// Unpacks the payload, which may take `max` bytes.
+    /// Unpacks the image's payload, which is damaged if it takes more than `max` bytes.
     fn unpack(&self, data: &[u8], max: u64) -> Result<Vec<u8>, ImageError> {
         let damaged = |why: String| ImageError::Payload(why);
         let end = self.payload_at.saturating_add(self.payload_len);

@@ -19,20 +19,21 @@ use crate::cpio::Archive;
 use crate::elf;
 use crate::error::VmError;
 
-/// Arguments of the guest's program, each ended by a NUL byte.
+/// File with the arguments of the guest's program, each ended by a NUL byte.
 pub(crate) const ARGS: &str = "/scxlab/args";
-/// The machine as the guest must see it, in the form of `shape::describe`.
+/// File that describes the machine as the guest must see it, in the form of `shape::describe`.
 pub(crate) const SHAPE: &str = "/scxlab/shape";
-/// The guest's number of each of the machine's CPUs, one per line, in the machine's order.
+/// File with the guest's number of each CPU of the requested machine, one per line, in the order of
+/// the machine's CPU numbers.
 pub(crate) const CPUS: &str = "/scxlab/cpus";
-/// Paths that must exist in the guest, one per line, each followed by a space and the name for
-/// messages.
+/// File with the paths that must exist in the guest, one per line, each followed by a space and the
+/// name of the kernel feature that the path shows.
 pub(crate) const NEEDS: &str = "/scxlab/needs";
 
 /// Mount points, which the kernel does not create by itself.
 pub(crate) const DIRS: [&str; 5] = ["/proc", "/sys", "/dev", "/tmp", "/run"];
 
-/// Contents of the archive.
+/// Inputs for the contents of the initramfs.
 pub(crate) struct Contents<'a> {
     pub init_args: &'a [String],
     pub files: &'a [GuestFile],
@@ -42,7 +43,7 @@ pub(crate) struct Contents<'a> {
     pub guest_cpus: &'a [u32],
 }
 
-/// Builds the archive.
+/// Builds the initramfs.
 pub(crate) fn build(contents: &Contents<'_>) -> Result<Vec<u8>, VmError> {
     let own = Path::new("/proc/self/exe");
     let read = |why| ClosureError::Read { path: own.to_owned(), why };

@@ -15,11 +15,11 @@ const ELF_LIBC6: u32 = 3;
 /// Second byte of an entry's flags: the machine that the library is for.
 const MACHINE: u32 = if cfg!(target_arch = "aarch64") { 0x0a } else { 0x03 };
 
-/// Returns paths by library name. An unreadable cache counts as empty, because the caller searches
-/// directories afterwards.
+/// Returns the paths of the host's libraries by library name. An unreadable cache counts as empty,
+/// because the caller searches directories afterwards.
 pub(crate) fn parse(data: &[u8]) -> BTreeMap<String, String> {
-    // Search for the start: the file may begin with a cache in an older form, with the cache in
-    // this form appended.
+    // Search for the start of the cache in this form: the file may begin with a cache in an older
+    // form, to which this one is appended.
     let Some(start) = data.windows(MAGIC.len()).position(|window| window == MAGIC) else {
         return BTreeMap::new();
     };
@@ -35,8 +35,9 @@ pub(crate) fn parse(data: &[u8]) -> BTreeMap<String, String> {
     paths
 }
 
-/// Returns the entry's name, if the entry is for this machine, and its path; None past the end of
-/// the table.
+/// Returns the name and path of the library in the cache entry at byte `at`. The name is None if
+/// the library is for another machine or for newer CPUs only. Returns None past the end of the
+/// cache.
 fn entry(data: &[u8], at: usize) -> Option<(Option<String>, String)> {
     let flags = word(data, at)?;
     let (name, path) = (string(data, word(data, at + 4)?)?, string(data, word(data, at + 8)?)?);
@@ -59,7 +60,7 @@ fn string(data: &[u8], at: u32) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Builds a cache from entries of flags, name, path and CPU capabilities.
+    /// Builds a loader cache from entries of flags, name, path and CPU capabilities.
     fn cache(entries: &[(u32, &str, &str, u64)]) -> Vec<u8> {
         let mut data = MAGIC.to_vec();
         data.extend((entries.len() as u32).to_le_bytes());

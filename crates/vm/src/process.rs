@@ -36,7 +36,8 @@ const CONSOLE_BYTES_MAX: usize = 16 << 20;
 const STDERR_BYTES_MAX: usize = 8 << 10;
 const EXIT_POLL: Duration = Duration::from_millis(10);
 
-/// Both ends of all channels, before the process is started.
+/// Both ends of the sockets between this process and QEMU, and the initramfs, before QEMU is
+/// started.
 pub(crate) struct Launch {
     initramfs: File,
     console: (UnixStream, UnixStream),
@@ -51,7 +52,7 @@ pub(crate) struct Qemu {
     stderr: OutputReader,
 }
 
-/// Result of waiting for a frame.
+/// Result of waiting for a frame from the guest.
 pub(crate) enum Message {
     Nothing,
     Frame(Frame),
@@ -154,11 +155,12 @@ pub(crate) fn run_briefly(
     Ok((status, one_line(&stderr.finish())))
 }
 
-/// A child that does not outlive its handle.
+/// A child process that is killed when this handle is dropped.
 struct KillOnDrop(Child);
 
 impl KillOnDrop {
-    /// Waits for the child's exit; returns None after `patience`, or if `stop` says so.
+    /// Waits for the child's exit; returns None after `patience`, or as soon as `stop` returns
+    /// true.
     fn wait_exit_or(&mut self, patience: Duration, stop: impl Fn() -> bool) -> Option<ExitStatus> {
         let started = Instant::now();
         loop {
@@ -187,7 +189,8 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// Starts a program that inherits these descriptors and none of the standard streams.
+/// Starts a program that inherits the descriptors `inherited`. Standard input and output are
+/// /dev/null, and the caller reads the standard error.
 fn spawn<const N: usize>(
     program: &Path,
     args: &[String],
@@ -248,13 +251,14 @@ impl OutputReader {
     }
 }
 
-/// Locks the bytes, which are usable even if the reader panicked.
+/// Locks the bytes that the background thread has read. They are usable even if that thread
+/// panicked.
 fn lock(bytes: &Mutex<Vec<u8>>) -> std::sync::MutexGuard<'_, Vec<u8>> {
     bytes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Appends `more`. Cuts the bytes down to the bound only once they exceed twice the bound, so that
-/// cuts are rare.
+/// Appends `more` to `bytes`. Drops all but the last `bytes_max` bytes only once there are more
+/// than twice as many, so that drops are rare.
 fn keep_end(bytes: &mut Vec<u8>, more: &[u8], bytes_max: usize) {
     bytes.extend_from_slice(more);
     if bytes.len() > 2 * bytes_max {

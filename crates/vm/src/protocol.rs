@@ -40,7 +40,7 @@ pub(crate) struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// Why no frame was received.
+/// Reason why no frame was received.
 #[derive(Debug, Error)]
 pub(crate) enum FrameError {
     #[error("the guest closed the result port without sending a frame")]
@@ -125,14 +125,14 @@ fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 pub(crate) struct Ready {
     /// The kernel's release.
     pub release: String,
-    /// Names of the caller's needs that do not exist.
+    /// Names of the features that the caller needs and the guest's kernel lacks.
     pub lacks: Vec<String>,
-    /// First difference between the guest's topology and the requested one.
+    /// First difference between the guest's topology and the requested one; None if they are equal.
     pub topology: Option<String>,
 }
 
 impl Ready {
-    /// Encodes as lines of a key and its value; line breaks in values become spaces.
+    /// Encodes the state as lines of a key and its value; line breaks in values become spaces.
     pub fn to_bytes(&self) -> Vec<u8> {
         let one_line = |text: &str| text.replace('\n', " ");
         let mut text = format!("release {}\n", one_line(&self.release));
@@ -145,7 +145,8 @@ impl Ready {
         text.into_bytes()
     }
 
-    /// Decodes the lines. Lines with an unknown key come from a newer guest and are skipped.
+    /// Decodes what `to_bytes` encoded. Lines with an unknown key come from a newer guest and are
+    /// skipped.
     pub fn from_bytes(bytes: &[u8]) -> Ready {
         let mut ready = Ready::default();
         for line in String::from_utf8_lossy(bytes).lines() {

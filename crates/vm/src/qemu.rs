@@ -24,11 +24,13 @@ pub(crate) const OWN_MIB: u64 = 384;
 /// Part of `OWN_MIB` for translated code; QEMU's default is a gigabyte.
 const TRANSLATED_MIB: u64 = 256;
 
-/// Binary logarithm of the ns per instruction of a guest whose time is counted: 2 ns. All CPUs
-/// together are as fast as one slow CPU, but faster than translated code on a busy host.
+/// Binary logarithm of the time per instruction, in ns, of a guest whose clock counts instructions:
+/// 2 ns. All CPUs together are as fast as one slow CPU, but faster than translated code on a busy
+/// host.
 const NS_PER_INSN_LOG2: u32 = 1;
 
-/// The first version of QEMU that gives each busy CPU the same share of the counted time.
+/// The first version of QEMU that gives each busy CPU of a guest whose clock counts instructions
+/// the same share of the time.
 const FAIR_TURNS: (u32, u32) = (8, 1);
 
 /// Parameters of QEMU's command line.
@@ -48,15 +50,15 @@ pub(crate) struct Command<'a> {
     pub amd: bool,
 }
 
-/// Finds the emulator.
+/// Returns the path of the emulator, if it is installed.
 pub(crate) fn find() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let candidates = std::env::split_paths(&path).map(|dir| dir.join(PROGRAM));
     candidates.chain([PathBuf::from(ELSEWHERE)]).find(|file| file.is_file())
 }
 
-/// Returns a note for guests with counted time, from the output of `--version`, if this QEMU shares
-/// that time unfairly.
+/// Returns a note for a guest whose clock counts instructions, if this version of QEMU shares the
+/// time unfairly among the guest's CPUs. `version` is the output of `--version`.
 pub(crate) fn note_on_turns(version: &str, nr_cpus: usize) -> Option<String> {
     let number =
         version.split_whitespace().find(|w| w.starts_with(|c: char| c.is_ascii_digit()))?;

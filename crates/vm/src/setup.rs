@@ -48,21 +48,21 @@ pub enum SetupError {
     /// There is no directory for the cache.
     #[error("neither XDG_CACHE_HOME nor HOME is set: there is nowhere to keep a kernel")]
     NoCache,
-    /// A file of the cache cannot be accessed.
+    /// A file of the kernel cache, or one to be copied into it, cannot be accessed.
     #[error("{path}: {why}")]
     Cache {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The host's error.
+        /// Error of the access.
         #[source]
         why: io::Error,
     },
-    /// The cached image has changed.
+    /// The cached kernel image has changed since it was prepared.
     #[error(
         "the prepared kernel {path} is damaged (its checksum differs): run `scxlab vm setup` again"
     )]
     Damaged {
-        /// The image.
+        /// Path of the kernel image.
         path: PathBuf,
     },
     /// Debian offers a package in the pinned version, but not with the pinned checksum.
@@ -73,7 +73,7 @@ pub enum SetupError {
     Sum {
         /// The package and its version.
         package: String,
-        /// The checksum in the index.
+        /// The package's checksum in the suite's index.
         found: String,
     },
     /// One of Debian's tools is missing, without which Debian's kernel cannot be fetched.
@@ -81,7 +81,7 @@ pub enum SetupError {
         "preparing a kernel needs Debian's {tool}, which is not installed: name a kernel with sched_ext and BTF by --kernel"
     )]
     NotDebian {
-        /// The program that is missing.
+        /// Name of the missing tool.
         tool: &'static str,
     },
     /// Kernels are prepared for x86-64 only.
@@ -90,24 +90,24 @@ pub enum SetupError {
         /// Architecture that this executable is built for.
         arch: &'static str,
     },
-    /// The keys to verify signatures with are missing.
+    /// Debian's keys, with which apt verifies signatures, are missing.
     #[error("Debian's keys are missing: install debian-archive-keyring")]
     NoKeyring,
     /// The machine's apt sources name no Debian archive.
     #[error("this machine's apt sources name no Debian archive: name a kernel by --kernel")]
     NoMirror,
-    /// A tool failed.
+    /// A tool that `scxlab vm setup` calls failed.
     #[error("{what} failed: {said}")]
     Step {
-        /// The command.
+        /// The command that failed.
         what: String,
         /// The end of the tool's output.
         said: String,
     },
-    /// The archive or the package is not as expected.
+    /// Debian's archive, a package or an image lacks an expected part, which the text names.
     #[error("{0}")]
     Missing(String),
-    /// The image is not a usable kernel.
+    /// The fetched or given file is not a usable kernel image.
     #[error(transparent)]
     Image(#[from] VmError),
 }
@@ -198,8 +198,8 @@ impl Work {
         };
         make(&base)?;
         remove_abandoned(&base);
-        // The number is needed, because `prepare` still has its directory when it calls `adopt`,
-        // which makes another one.
+        // The number in the directory's name is needed, because `prepare` still has its directory
+        // when it calls `adopt`, which makes another one.
         let free = |n: &u32| !base.join(work_name(*n)).exists();
         let dir = base.join(work_name((0..).find(free).expect("one of four billion is free")));
         make(&dir)?;

@@ -38,7 +38,7 @@ pub enum ShapeError {
     Capacity {
         /// The first slower CPU.
         cpu: u32,
-        /// Its capacity.
+        /// Capacity of the first slower CPU; the full capacity is 1024.
         capacity: u32,
     },
     /// Two LLCs have different numbers of cores, or two cores different numbers of CPUs. QEMU has
@@ -47,31 +47,31 @@ pub enum ShapeError {
         "{what} {index} has {has} {parts}, another has {other}; QEMU needs the same number everywhere"
     )]
     Irregular {
-        /// "LLC" or "core".
+        /// Kind of the unit that differs: "LLC" or "core".
         what: &'static str,
-        /// Index of the core or LLC.
+        /// Index of the core or LLC that differs from the first one.
         index: usize,
-        /// Its number of parts.
+        /// Number of cores in the LLC with this index, or of CPUs in the core with this index.
         has: usize,
-        /// "cores" or "CPUs".
+        /// Kind of the counted parts: "cores" of an LLC or "CPUs" of a core.
         parts: &'static str,
-        /// The number of parts of the first core or LLC.
+        /// Number of cores in the first LLC, or of CPUs in the first core.
         other: usize,
     },
-    /// More nodes than QEMU supports.
+    /// The machine has more nodes than QEMU supports.
     #[error("{nodes} nodes; QEMU has at most {NODES_MAX}")]
     Nodes {
-        /// Number of nodes.
+        /// Number of nodes of the machine.
         nodes: usize,
     },
-    /// More APIC ids than the interrupt controller that QEMU emulates everywhere supports.
+    /// The machine takes more APIC ids than an interrupt controller without x2APIC has.
     #[error(
         "{cpus} CPUs take {ids} APIC ids (each level is rounded up to a power of two); at most {APIC_IDS_MAX} are possible"
     )]
     Cpus {
-        /// Number of CPUs.
+        /// Number of CPUs of the machine.
         cpus: usize,
-        /// Number of APIC ids that they take.
+        /// Number of APIC ids that the machine's CPUs take.
         ids: u64,
     },
 }
@@ -85,8 +85,8 @@ pub(crate) struct Shape {
     pub cores: usize,
     /// Threads per core.
     pub threads: usize,
-    /// Indexed by node: the guest's number of its first CPU, and its number of CPUs; 0 for a
-    /// memory-only node.
+    /// Pairs indexed by node: the guest's number of the node's first CPU, and the number of CPUs of
+    /// the node, which is 0 for a memory-only node.
     pub node_cpus: Vec<(usize, usize)>,
     /// Indexed by node: the distance to each node.
     pub distances: Vec<Vec<u32>>,
@@ -200,7 +200,8 @@ fn check_capacities(topology: &Topology) -> Result<(), ShapeError> {
     }
 }
 
-/// Returns the number of parts if all units of a level (LLCs or cores) have the same number.
+/// Returns the number of parts that every unit of a level has (cores of an LLC, or CPUs of a core);
+/// an error if two units have different numbers.
 fn same(
     what: &'static str,
     parts: &'static str,

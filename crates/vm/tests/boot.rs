@@ -19,7 +19,7 @@ use scxlab_vm::{
     Accel, BootOutcome, GuestFile, Need, VmError, VmFault, VmSpec, boot, probe_kvm, setup,
 };
 
-/// Far above the time that a busy machine needs: only a hang reaches it.
+/// Time limit that only a hanging guest reaches, because a busy machine needs much less.
 const DEADLINE: Duration = Duration::from_secs(45 * 60);
 const LARGE_BYTES: usize = 3_000_001;
 
@@ -59,7 +59,7 @@ fn kernel() -> PathBuf {
     }
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build/kernel");
     for name in ["vmlinux", "bzImage"] {
-        // The stamp is written last: without it the directory is incomplete.
+        // The stamp is written last, so a directory without it is incomplete.
         if built.join("stamp").exists() && built.join(name).exists() {
             return built.join(name);
         }
@@ -85,12 +85,12 @@ fn spec<'a>(machine: &'a Topology, kernel: &'a Path, args: &[&str]) -> VmSpec<'a
 }
 
 /// Boots machines and checks that the guests see the requested topology. Returns the boot time of
-/// the first.
+/// the first machine.
 fn topologies(kernel: &Path) -> Duration {
     let first = report(kernel, "2n4c1t", Accel::Tcg, check_report);
     report(kernel, "2n2l2c2t", Accel::Tcg, |_| {});
     report(kernel, "1n3c2tf", Accel::Tcg, |outcome| {
-        // The machine's cores are 0,3 1,4 2,5.
+        // The machine's cores are 0,3 1,4 2,5, and the guest numbers the CPUs in this order.
         assert_eq!(outcome.guest_cpus, [0, 2, 4, 1, 3, 5]);
     });
     match probe_kvm() {
@@ -142,7 +142,8 @@ fn check_report(outcome: &BootOutcome) {
     }
 }
 
-/// Describes the location of every CPU, independently of the description that the library compares.
+/// Describes the distance between each pair of CPUs, independently of `shape::describe`, which the
+/// library uses to compare topologies.
 fn places(machine: &Topology, guest_cpu: impl Fn(u32) -> u32) -> String {
     let mut pairs = Vec::new();
     for a in machine.cpu_ids() {
@@ -188,7 +189,7 @@ fn death_is_reported(kernel: &Path, _: Duration) {
 fn deadline_stops(kernel: &Path, boot_wall: Duration) {
     // The small guest should boot in less than `boot_wall`, the boot time of a larger one, so that
     // the deadline stops its sleeping program. If the host became busier, the deadline may stop the
-    // boot instead. The test accepts both.
+    // boot instead. The test accepts both phases.
     let deadline = boot_wall + Duration::from_secs(2);
     let why = small(kernel, "sleep", |spec| spec.deadline = deadline);
     let VmError::Deadline { phase, after, console } = &why else { panic!("{why}") };

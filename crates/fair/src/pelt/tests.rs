@@ -33,7 +33,8 @@ fn constants_are_the_kernels() {
 #[test]
 fn a_half_life_halves() {
     for val in [1u64 << 10, 47742, 1 << 30, (1 << 40) + 12345] {
-        // In the table, y^0 is one unit of 2^-32 less than 1.
+        // In the table, y^0 is one unit of 2^-32 less than 1, so a decayed value may be too small
+        // by this error.
         let error = 1 + (val >> 32);
         assert!(decay(val, 32).abs_diff(val / 2) <= error, "{val}");
         assert!(decay(val, 320).abs_diff(val >> 10) <= error, "{val}");
@@ -55,7 +56,8 @@ fn growth_follows_the_closed_form() {
 
 #[test]
 fn steps_do_not_matter_much() {
-    // Truncation loses less than one unit per period boundary.
+    // One long update and many short updates must give nearly the same sum, because truncation
+    // loses less than one unit per period boundary.
     let mut whole = SchedAvg { last_update_time: 1, ..SchedAvg::default() };
     let mut steps = whole;
     whole.update_sum(1 + 500 * PERIOD_NS, 1, 1, true);

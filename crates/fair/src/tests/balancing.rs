@@ -5,8 +5,8 @@ use super::super::domain::Domains;
 use super::*;
 use scxlab_machine::cpumask;
 
-/// Starts `hogs` hogs on CPU 0 of a machine, and returns the number of tasks on each CPU after
-/// `time`.
+/// Starts `hogs` hogs (tasks that never sleep) on CPU 0 of a machine, lets them run on all CPUs,
+/// and returns the number of tasks on each CPU after `time`.
 fn spread(topo: FairTopo, hogs: u32, time: Nanos) -> (Sim, Vec<u32>) {
     let mut sim = Sim::new(topo);
     for _ in 0..hogs {
@@ -66,7 +66,7 @@ fn affinity_is_respected() {
             assert!(cpumask::test(&pair, sim.actors[id.idx()].cpu));
         }
     }
-    // The two tasks that may run anywhere went to the CPUs outside the pair.
+    // The two tasks that may run anywhere must have gone to the CPUs outside the pair, 0 and 3.
     assert!(sim.fair.nr_running(CpuId(0)) >= 1 && sim.fair.nr_running(CpuId(3)) >= 1);
     sim.check();
 }
@@ -74,7 +74,8 @@ fn affinity_is_respected() {
 #[test]
 fn an_idle_cpu_pulls_when_it_runs_dry() {
     let mut sim = Sim::new(topo(1, 1, 2, 1));
-    // Two hogs on CPU 0; CPU 1 is busy for a while and then runs dry.
+    // Two hogs share CPU 0, and CPU 1 often runs out of work. CPU 1 must then pull a hog, so that
+    // both CPUs are busy for over 95 % of the time.
     for _ in 0..2 {
         let id = sim.pinned(Life::Hog, nice(0), 0);
         sim.world.allowed[id.idx()] = CpuMask::all(2);
@@ -108,7 +109,7 @@ fn a_hot_task_is_left_alone() {
     let b = sim.pinned(Life::Hog, nice(0), 0);
     sim.world.allowed[a.idx()] = CpuMask::all(2);
     sim.world.allowed[b.idx()] = CpuMask::all(2);
-    // The waiting task has just run, so that it is cache hot.
+    // The waiting task has just run, so it is cache hot, and the idle CPU must not pull it.
     sim.now = 100 * MS;
     sim.fair.put_prev(CpuId(0), sim.now);
     sim.fair.set_next(CpuId(0), a, sim.now);
@@ -152,8 +153,9 @@ fn hogs_on_cpu_0(sim: &mut Sim, hogs: u32) {
     }
 }
 
-/// The kicked CPU balances for CPUs that have never run a task. The test includes machines whose
-/// nodes are so far apart that forks do not cross them.
+/// The kicked CPU also balances for CPUs that have never run a task, so each of four hogs gets a
+/// CPU of its own. The test includes machines whose nodes are so far apart that forks do not cross
+/// them.
 #[test]
 fn a_kick_serves_cpus_that_never_ran() {
     for distance in [20, 30, 31, 254] {
@@ -257,7 +259,8 @@ fn domains_are_those_of_the_kernel() {
 
 #[test]
 fn overlapping_numa_domains_cover_their_span() {
-    // Four nodes in a row, one CPU each: 0 - 1 - 2 - 3.
+    // Four nodes in a row, one CPU each: 0 - 1 - 2 - 3. The NUMA domains of neighbouring CPUs
+    // overlap, and each domain's groups must cover it.
     let mut line = topo(4, 1, 1, 1);
     for (a, row) in line.distance.iter_mut().enumerate() {
         for (b, distance) in row.iter_mut().enumerate() {

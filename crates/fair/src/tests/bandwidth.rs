@@ -84,8 +84,9 @@ fn burst_lets_a_group_catch_up() {
         sim.fair.add_group(CgroupId(1), ROOT);
         let spec = BandwidthSpec { burst, ..limit(20 * MS, 100 * MS) };
         sim.fair.set_group_bandwidth(CgroupId(1), spec, 0);
-        // The task runs for 30 ms now and then: more than the quota of one period, less than that
-        // of two, and out of step with the periods.
+        // The task wants 30 ms of CPU time now and then: more than the quota of one period (20 ms),
+        // less than that of two, and out of step with the periods. Only a burst lets it use quota
+        // that it saved while it slept.
         let task = sim.spawn(Life::Periodic { run: 30 * MS, sleep: 237 * MS }, in_group(1));
         sim.run(10 * SEC);
         (sim.actors[task.idx()].ran, sim.fair.bandwidth_stat(CgroupId(1)))
@@ -141,8 +142,9 @@ fn timers_stop_when_nobody_needs_them() {
     assert!(sim.fair.bandwidth_timer(CgroupId(9), TimerKind::Slack, sim.now).is_empty());
 }
 
-/// A CPU on which a group is throttled is idle, and would pull the group's tasks from a CPU on which
-/// the group still has runtime. `Sim::apply` checks that no such task moves there.
+/// A CPU whose only group is throttled is idle, and could pull the group's tasks from a CPU on
+/// which the group still has runtime. `Sim::apply` checks that no task moves to a CPU where its
+/// group is throttled.
 #[test]
 fn no_task_is_pulled_to_a_cpu_where_its_group_is_throttled() {
     let (mut pulls, mut throttles) = (0, 0);
@@ -155,7 +157,7 @@ fn no_task_is_pulled_to_a_cpu_where_its_group_is_throttled() {
             let life = Life::Periodic { run: 4 * MS, sleep };
             sim.spawn(if task % 3 == 0 { Life::Hog } else { life }, in_group(1));
         }
-        sim.run(2 * SEC);
+        sim.run(8 * SEC);
         pulls += sim.actors.iter().map(|a| a.migrations).sum::<u32>();
         throttles += sim.fair.bandwidth_stat(CgroupId(1)).nr_throttled;
     }

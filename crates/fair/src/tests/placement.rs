@@ -37,7 +37,8 @@ fn a_busy_previous_cpu_is_left_for_an_idle_one() {
 
 #[test]
 fn an_idle_core_is_better_than_an_idle_sibling() {
-    // Cores (0 1) (2 3) (4 5) (6 7): CPUs 0, 2 and 6 are busy, so (4 5) is the only idle core.
+    // Cores (0 1) (2 3) (4 5) (6 7): CPUs 0, 2 and 6 are busy, so (4 5) is the only idle core, and
+    // the task must go there.
     let (mut sim, task) = scene(topo(1, 1, 4, 2), &[0, 2, 6], 0);
     let cpu = wake_from(&mut sim, task, 0, 2, false);
     assert!(cpu == 4 || cpu == 5, "{cpu}");
@@ -69,7 +70,8 @@ fn a_sync_waker_that_is_alone_draws_the_wakee() {
 #[test]
 fn a_task_with_many_wakees_does_not_draw_them() {
     let (mut sim, task) = scene(topo(2, 1, 2, 1), &[0, 1, 2, 3], 3);
-    // The waker on CPU 0 wakes several tasks in turn, as a dispatcher does.
+    // The waker on CPU 0 wakes several tasks in turn, as a dispatcher does. Its later wakee must
+    // stay on the node where it ran before, despite the sync hint.
     let waker = sim.world.curr[0].expect("a hog is there");
     for _ in 0..20 {
         for other in [2, 3, 4].map(TaskId) {
@@ -77,7 +79,8 @@ fn a_task_with_many_wakees_does_not_draw_them() {
         }
     }
     assert_ne!(waker, task);
-    // The wakee has wakees of its own, which it woke from CPU 3 while it ran there.
+    // A wake-up counts as wide only if the wakee wakes several tasks too. The wakee did so from CPU
+    // 3, while it ran there.
     let hog = sim.world.curr[3].replace(task);
     for other in [1, 2, 1, 2, 1, 2].map(TaskId) {
         wake_from(&mut sim, other, 1, 3, false);

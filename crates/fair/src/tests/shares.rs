@@ -60,7 +60,7 @@ fn shares_follow_nested_group_weights() {
             sim.fair.set_group_weight(CgroupId(id), weight, 0);
         }
     };
-    // a gets 2/3; b and e get half of that each; c gets 3/4 of b's part.
+    // Group a gets 2/3 of the CPU time; b and e get half of that each; c gets 3/4 of b's part.
     let params = [
         (in_group(3), 9),
         (in_group(3), 9),

@@ -25,8 +25,8 @@ pub struct Case {
     /// Operations that are not compared, each with the reason.
     pub ignore: IndexMap<String, String>,
     pub timeline: Vec<Timed>,
-    /// Whether ticks and ends of slices are compared. They are compared under the tracer, because
-    /// its knobs determine when slices end.
+    /// Whether ticks and ends of slices are compared. They are compared if the scheduler is the
+    /// selftest `tracer`, because its knobs determine when slices end.
     pub compare_turns: bool,
 }
 

@@ -13,7 +13,7 @@ use super::Case;
 /// Operations by task name; `-` holds operations about no task.
 pub type Sequences = BTreeMap<String, Vec<String>>;
 
-/// Size of an entry in bytes.
+/// Size in bytes of one entry of the witness's log.
 pub const ENTRY_BYTES: usize = 40;
 
 /// Operation names in the order of `enum witnessed_op`, each with the type of its recorded

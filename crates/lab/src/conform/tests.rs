@@ -21,8 +21,8 @@ fn turns_are_left_out_where_asked() {
     let turn = "stopping(1) enqueue(0x0) dequeue(0x0) running";
     let with = format!("running {turn} tick {turn} stopping(0) quiescent(0x1) {turn}");
     assert_eq!(without_turns(ops(&with)), ops("running stopping(0) quiescent(0x1)"));
-    // A turn that another operation interrupts stays in the sequence. Here, the affinity of the
-    // enqueued task changes.
+    // A turn (the task stops while runnable, is enqueued and runs again) must stay in the sequence
+    // if another operation interrupts it. Here, the affinity of the enqueued task changes.
     let moved =
         "running stopping(1) enqueue(0x0) dequeue(0x200) set_cpumask(1) enqueue(0x200) running";
     assert_eq!(without_turns(ops(moved)), ops(moved));

@@ -36,7 +36,7 @@ impl MetricTable {
         self.put(metric, value as f64);
     }
 
-    /// Adds a metric of a family.
+    /// Adds the metric of a family whose name contains `part`.
     pub fn put_part(&mut self, metric: &Metric, part: impl std::fmt::Display, value: f64) {
         self.insert(metric, metric.named(part), value);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tests that the declarations of metrics fit each other.
+//! Tests that each metric is declared once, that names of a family are recognised, and that
+//! quantiles need enough samples.
 
 use std::collections::BTreeSet;
 

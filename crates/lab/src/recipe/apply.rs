@@ -27,7 +27,7 @@ use super::{
     RecipeStep, SourcePos,
 };
 
-/// The machine, kernel and table that a recipe is applied to.
+/// The machine, the kernel and the struct_ops table for which a recipe is carried out.
 #[derive(Clone, Copy)]
 pub struct Subject<'a> {
     pub machine: &'a Machine,
@@ -47,7 +47,7 @@ pub struct Applied {
 /// Maximum iterations of a step: two nested loops over 2048 CPUs. A larger number is an error in
 /// the recipe.
 const MAX_ITERATIONS: u64 = 1 << 22;
-/// Name of the variable that counts the iterations of a step.
+/// Name of the variable that holds the number of a step's current iteration, from 0.
 const PASS: &str = "nth";
 
 impl Recipe {
@@ -224,8 +224,8 @@ impl<'a> RecipeExecution<'a> {
         })
     }
 
-    /// Carries out the iterations in the order of their keys. Evaluates the conditions and keys of
-    /// all iterations before the first iteration runs.
+    /// Carries out the iterations of a step with `sort`, in the order of their keys. Evaluates the
+    /// conditions and keys of all iterations before the first iteration runs.
     fn sorted(&mut self, step: &RecipeStep, side: &mut ObjectState<'_>) -> RecipeResult<()> {
         let mut passes = Vec::new();
         self.walk(step, 0, 1, side, &mut |work, side| {

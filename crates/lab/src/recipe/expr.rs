@@ -36,14 +36,14 @@ pub enum Expr {
     Choice(Box<Expr>, Box<Expr>, Box<Expr>),
 }
 
-/// One step of a place as written: `.field` or `[formula]`.
+/// One step on the path from a variable to a part of it, as written: `.field` or `[formula]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepExpr {
     Field(String),
     Index(Expr),
 }
 
-/// One step of a place with its index evaluated.
+/// One step on the path from a variable to a part of it, with the index evaluated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathStep {
     Field(String),
@@ -55,7 +55,7 @@ pub enum PathStep {
 pub struct Target {
     /// Name of a variable or, if `at` is given, of a type.
     pub name: String,
-    /// Address of the value of that type.
+    /// Formula for the address of the value that is assigned to, which has the type `name`.
     pub at: Option<Expr>,
     pub steps: Vec<StepExpr>,
     /// Whether the target ends in `?`, which drops the assignment if the variable does not exist.
@@ -169,7 +169,7 @@ impl Target {
         Ok(Target { name, at, steps, optional })
     }
 
-    /// Returns the steps with their indices evaluated.
+    /// Returns the steps from the variable to the assigned part, with their indices evaluated.
     pub fn steps(&self, names: &dyn NameResolver) -> Result<Vec<PathStep>, ExprError> {
         known(&self.steps, names)
     }
@@ -185,7 +185,7 @@ fn known(steps: &[StepExpr], names: &dyn NameResolver) -> Result<Vec<PathStep>, 
     steps.iter().map(known).collect()
 }
 
-/// Formats a place in the syntax of BTF paths.
+/// Formats a variable's name and the steps to a part of it as a BTF path, such as `a.b[2]`.
 pub fn path_text(name: &str, steps: &[PathStep]) -> String {
     let mut text = name.to_owned();
     for step in steps {
@@ -285,8 +285,8 @@ impl<'a> Parser<'a> {
         Ok(left)
     }
 
-    /// Reads an operator of the given level, unless it is the start of a longer operator of another
-    /// level.
+    /// Reads one of the operators `ops`, unless the text begins with a longer operator, such as
+    /// `<<` where `<` is looked for.
     fn operator(&mut self, ops: &[&'static str]) -> Option<&'static str> {
         self.skip_space();
         let rest = &self.text[self.at..];
@@ -350,7 +350,7 @@ impl<'a> Parser<'a> {
         Ok(Expr::Call(word, args))
     }
 
-    /// Reads any number of `[formula]` and `.field`.
+    /// Reads the steps after a variable's name: any number of `[formula]` and `.field`.
     fn steps(&mut self) -> Result<Vec<StepExpr>, ExprError> {
         let mut steps = Vec::new();
         loop {

@@ -19,7 +19,7 @@ use scxlab_machine::{CoreId, CpuId, LlcId, Machine, NodeId, Topology};
 use super::expr::{ExprError, NameResolver, PathStep, path_text};
 use super::frontend::Frontend;
 
-/// Facts without arguments.
+/// Names of facts about the machine that take no argument.
 pub const FACTS: [&str; 8] = [
     "nr_cpus",
     "nr_cores",
@@ -31,7 +31,7 @@ pub const FACTS: [&str; 8] = [
     "nr_idle_states",
 ];
 
-/// Functions with their number of arguments.
+/// Functions that formulas can call, each with its number of arguments.
 pub const FUNCTIONS: [(&str, usize); 24] = [
     ("core", 1),
     ("llc", 1),
@@ -72,7 +72,7 @@ pub struct Scope<'a> {
     pub locals: &'a [(String, i128)],
 }
 
-/// Source of the present values of the object's globals.
+/// The open or loaded object, from which the present values of its globals are read.
 #[derive(Clone, Copy)]
 pub enum View<'a> {
     Open(&'a Globals),
@@ -80,7 +80,8 @@ pub enum View<'a> {
 }
 
 impl View<'_> {
-    /// Returns the value as text, or the reason why there is none.
+    /// Returns the value of a global variable, or of a part of one, as text; or the reason why
+    /// there is none.
     fn get(&self, path: &str) -> Result<String, String> {
         match self {
             View::Open(globals) => globals.get(path).map_err(|error| error.to_string()),
@@ -103,8 +104,8 @@ impl Vars {
     }
 }
 
-/// Returns the indices of a place in a variable of a recipe. Refuses a field, because such a
-/// variable has none.
+/// Returns the indices in a reference to a recipe's variable, such as 1 and 2 in `a[1][2]`. Refuses
+/// a field, because a recipe's variable has none.
 pub fn indices(name: &str, steps: &[PathStep]) -> Result<Vec<i128>, ExprError> {
     let index = |step: &PathStep| match step {
         PathStep::Index(index) => Ok(*index),
@@ -209,7 +210,7 @@ impl Scope<'_> {
         self.number(&self.globals.get(name).ok()?)
     }
 
-    /// Parses a value from its printed form.
+    /// Parses a global variable's value as text: a number, `true`, `false` or an enumerator's name.
     fn number(&self, text: &str) -> Option<i128> {
         match text {
             "true" => Some(1),
@@ -231,7 +232,7 @@ impl Scope<'_> {
     }
 }
 
-/// One call of a topology function.
+/// One call of a function in a formula.
 struct Query<'a> {
     machine: &'a Machine,
     topology: &'a Topology,
@@ -333,7 +334,7 @@ fn nr(mask: &CpuMask) -> i128 {
     scxlab_machine::cpumask::weight(mask).into()
 }
 
-/// Returns the 64-bit word of a mask with index `at`; 0 if `at` is past the end of the mask.
+/// Returns the 64-bit word with index `at` of a CPU mask; 0 if `at` is past the end of the mask.
 fn word(mask: &CpuMask, at: i128) -> i128 {
     let word = usize::try_from(at).ok().and_then(|at| mask.get(at));
     word.map_or(0, |w| i128::from(*w))

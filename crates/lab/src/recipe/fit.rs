@@ -11,7 +11,7 @@ use scxlab_loader::object::Object;
 use super::expr::{PathStep, StepExpr, Target, path_text};
 use super::{Action, Assignment, Content, Named, Recipe, Run, Update, layout};
 
-/// Names that were removed, each once, in the recipe's order.
+/// Names of the parts that were removed from the recipe, each once, in the recipe's order.
 #[derive(Default)]
 struct Absent(Vec<String>);
 
@@ -26,7 +26,8 @@ impl Recipe {
 }
 
 impl Absent {
-    /// Removes absent parts of an action; returns false if nothing is left of the action.
+    /// Removes the optional parts of an action that the object does not have; returns false if
+    /// nothing is left of the action.
     fn keeps(&mut self, action: &mut Action, object: &Object) -> bool {
         match action {
             Action::Set(all) => {
@@ -109,7 +110,8 @@ fn has_field(btf: &Btf, ty: TypeId, target: &Target) -> bool {
     leads_somewhere(btf, ty, &format!(".{}", target.name), target)
 }
 
-/// Tells whether each field on the path exists. Array indices are ignored.
+/// Tells whether each field on the path to the target exists in the object's types. Array indices
+/// are ignored.
 fn leads_somewhere(btf: &Btf, ty: TypeId, from: &str, target: &Target) -> bool {
     let path = path_text(from, &steps(target));
     !matches!(btf.path(ty, &path), Err(PathError::NoField { .. }))
@@ -123,7 +125,7 @@ fn steps(target: &Target) -> Vec<PathStep> {
     target.steps.iter().map(step).collect()
 }
 
-/// Formats the path without its indices.
+/// Formats the path to a target without its indices: `a.b` for `a[1].b`.
 fn shown(target: &Target) -> String {
     let fields = |step: &StepExpr| match step {
         StepExpr::Field(name) => Some(PathStep::Field(name.clone())),

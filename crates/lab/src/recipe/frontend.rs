@@ -35,11 +35,12 @@ pub trait Frontend {
     /// Runs a syscall program, on `cpu` if given. The program may change its context.
     fn run(&mut self, program: &str, ctx: &mut [u8], cpu: Option<CpuId>)
     -> Result<i32, RunFailure>;
-    /// Returns the size of a whole element in bytes. In a per-CPU map, that is the size of all
-    /// copies together, each padded to a multiple of 8 bytes.
+    /// Returns the size in bytes of a whole element of a map. In a per-CPU map, that is the size of
+    /// all copies together, each padded to a multiple of 8 bytes.
     fn value_len(&self, map: usize) -> usize;
     fn is_per_cpu(&self, map: usize) -> bool;
-    /// Returns an element; for a per-CPU map, all copies, or the copy of `cpu`.
+    /// Returns an element of a map; from a per-CPU map, all copies, or only the copy of `cpu` if
+    /// given.
     fn lookup(&self, map: usize, key: &[u8], cpu: Option<CpuId>) -> Result<Vec<u8>, Errno>;
     /// Returns the keys of a map's elements, in arbitrary order.
     fn keys(&self, map: usize) -> Vec<Vec<u8>>;
@@ -72,7 +73,7 @@ impl Simulated<'_> {
         self.kernel.vm.map(id).map(|map| map.def.map_type)
     }
 
-    /// Makes sure that the range lies in the arena and is backed by memory.
+    /// Checks that the address range lies in the object's arena, and backs the range with memory.
     fn touch_arena(&mut self, at: u64, len: u64) -> Result<(), String> {
         let outside = || "the address is not in an arena of the object".to_owned();
         let is_arena = |id: &MapId| self.map_type(*id) == Some(map_type::ARENA);

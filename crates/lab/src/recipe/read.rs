@@ -58,7 +58,7 @@ fn read(name: &str, text: &str, depth: usize) -> RecipeResult<Recipe> {
     Ok(recipe)
 }
 
-// ---- the file's TOML form
+// ---- the TOML form of a recipe file
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -20,7 +20,7 @@ fn parse_error(body: &str) -> String {
     Recipe::parse("r.toml", &format!("{HEAD}{body}")).unwrap_err().to_string()
 }
 
-/// Applies a recipe to the shipped vtime scheduler on 2n4c2t.
+/// Applies a recipe to the shipped scheduler `vtime` on the machine 2n4c2t, which has 16 CPUs.
 fn apply(body: &str, given: &[(&str, &str)]) -> Result<OpenObject, RecipeError> {
     let mut recipe = Recipe::parse("r.toml", &format!("{HEAD}{body}"))?;
     let bytes = scxlab_sched::find("vtime").unwrap().object;
@@ -248,7 +248,8 @@ fn recipes_include_others() {
     assert_eq!((names[0], recipe.params[0].default_text()), ("optimize", "7"));
     assert!(names.contains(&"delay_chance"));
     assert!(recipe.leaves_out.contains(&"CPU frequencies".to_owned()), "what that leaves out, too");
-    // chaos includes p2dq, which includes shared/arena; errors name the file that they are in.
+    // The recipe chaos includes p2dq, which includes shared/arena. An error must name the file that
+    // contains the failing step, here chaos.
     let error = apply(body, &[]).unwrap_err();
     assert_eq!(error.recipe, "recipes/chaos.toml");
     let phases: Vec<Phase> = recipe.steps.iter().map(|s| s.phase).collect();
@@ -301,7 +302,8 @@ fn a_recipe_is_fitted_to_an_object() {
     assert_eq!(open.globals.get("pull_ns").unwrap(), "9");
 }
 
-/// A parameter may be a set of CPUs, on a machine of any size.
+/// A parameter may be a set of CPUs. For a parameter `some`, `some[cpu]` then tells whether the CPU
+/// is in the set, and `nr_some` is the number of CPUs in the set.
 #[test]
 fn sets_of_cpus_are_given_as_lists() {
     let body = "

@@ -13,7 +13,8 @@ use crate::run::{NeverRan, Run};
 /// Mark behind the name of a scheduler of which some part did not run.
 const MARK: &str = "*";
 
-/// Returns the heading of a scheduler's column.
+/// Returns the heading of a column: the name of a scheduler or target, followed by `*` if some part
+/// of the scheduler did not run.
 pub fn name(name: &str, group: &[Run]) -> String {
     let mark = if group.iter().any(|run| !run.left_out.is_empty()) { MARK } else { "" };
     format!("{name}{mark}")
@@ -138,10 +139,11 @@ pub fn remarks(names: &[&str], groups: &[&[Run]]) -> String {
     if text.is_empty() { text } else { format!("\n{text}") }
 }
 
-/// Maximum number of different exit origins shown per scheduler; the results file has all of them.
+/// Maximum number of different places of origin shown for the exits of one scheduler; the results
+/// file has all of them.
 const ORIGINS: usize = 3;
 
-/// Lists all that went wrong in one run.
+/// Returns a line for each failure of one run: ejection, tasks that never ran, early stop.
 fn failures(name: &str, run: &Run, with_origin: bool) -> Vec<String> {
     let Run { seed, exit, stop, .. } = run;
     let mut lines = Vec::new();
@@ -172,7 +174,8 @@ fn failures(name: &str, run: &Run, with_origin: bool) -> Vec<String> {
     lines
 }
 
-/// Names the tasks that waited longest.
+/// Names up to five tasks that never ran, those with the longest wait first, and the number of
+/// further ones.
 fn tasks(starved: &[NeverRan]) -> String {
     const SHOWN: usize = 5;
     let mut sorted: Vec<&NeverRan> = starved.iter().collect();

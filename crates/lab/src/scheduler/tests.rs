@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The syntax of `-s`.
+//! Tests of the syntax of the `-s` argument.
 
 use super::*;
 

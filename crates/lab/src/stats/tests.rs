@@ -15,14 +15,14 @@ fn quantiles_agree_with_published_tables() {
         near(t_quantile_975(degrees), t, 6e-4);
     }
     near(t_quantile_975(1_000_000), 1.959_96, 1e-4);
-    // The function has no step where the table ends.
+    // The quantile function must have no step where its table ends, at 30 degrees of freedom.
     let (last, first) = (t_quantile_975(30), t_quantile_975(31));
     assert!(first < last && last - first < 0.004, "{last} {first}");
 }
 
 #[test]
 fn a_summary_is_the_textbook_one() {
-    // Mean 5, sample variance 32/7, so the standard error is sqrt(32/7/8).
+    // The sample has mean 5 and variance 32/7, so its standard error is sqrt(32/7/8).
     let s = Summary::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]);
     near(s.mean.unwrap(), 5.0, 1e-12);
     near(s.half_width.unwrap(), 2.3646 * (32.0f64 / 7.0 / 8.0).sqrt(), 1e-9);
@@ -92,7 +92,9 @@ fn independent_samples_have_welchs_interval() {
     let base = [10.0, 10.0, 10.0, 10.0];
     let treated = [11.0, 12.0, 13.0];
     let found = change_between(&base, &treated);
-    // Variance of the mean 1/3, 2 degrees of freedom: 4.3027 * sqrt(1/3) = 2.4842.
+    // The treated mean has variance 1/3, with 2 degrees of freedom. Half the width of the
+    // difference's interval is 4.3027 * sqrt(1/3) = 2.4842, which is 0.24842 of the baseline's mean
+    // 10.
     assert!((found.relative.unwrap() - 0.2).abs() < 1e-12);
     assert!((found.high.unwrap() - 0.2 - 0.24842).abs() < 1e-4, "{found:?}");
     assert_eq!(found.verdict, Verdict::Noise);

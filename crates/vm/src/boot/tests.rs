@@ -51,8 +51,8 @@ fn bad_input_is_refused_before_anything_starts() {
     assert!(matches!(refused, VmError::Kernel { .. } | VmError::NoQemu { .. }), "{refused}");
 }
 
-/// Runs a shell script in QEMU's place; `$console` and `$result` are its file descriptors of the
-/// channels.
+/// Runs a shell script in QEMU's place. In the script, `$console` and `$result` are the file
+/// descriptors of the console and of the result port.
 fn run_script(script: &str, engine: Engine, deadline: Duration) -> VmError {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("qemu");

@@ -89,7 +89,8 @@ pub(super) fn open_port() -> io::Result<File> {
     }
 }
 
-/// Returns the port's device, found by the port's name, once both exist.
+/// Returns the device file of the result port, which is found by the port's name; None if the port
+/// or its device file does not exist yet.
 fn find_port() -> io::Result<Option<PathBuf>> {
     let ports = match std::fs::read_dir(PORTS) {
         Ok(ports) => ports,

@@ -18,7 +18,7 @@ use super::SetupError;
 const SUITE: &str = "trixie-backports";
 /// Metapackage that depends on the newest kernel.
 const META: &str = "linux-image-cloud-amd64";
-/// Text with lines `deb PACKAGE VERSION SHA256`, among others.
+/// Text of the pins, in which the lines `deb PACKAGE VERSION SHA256` pin Debian's packages.
 const PINS: &str = include_str!("../../../../tools/pins.txt");
 /// Paths of Debian's keyring; newer releases use the second name.
 const KEYRINGS: [&str; 2] = [
@@ -76,7 +76,7 @@ pub(super) fn fetch(
 /// Packages to download, in apt's notation: a name, followed by `=` and a version if it is pinned.
 struct Packages {
     image: String,
-    /// Package of the configuration, unless the image's package contains it.
+    /// Package of the kernel's configuration; None if the image's package contains it.
     config: Option<String>,
 }
 

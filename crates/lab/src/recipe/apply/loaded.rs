@@ -141,7 +141,8 @@ impl RecipeExecution<'_> {
         Ok(bytes)
     }
 
-    /// Copies fields of the context, as the program left them, into variables of the recipe.
+    /// Copies fields of a program's context, as the program left them, into variables of the
+    /// recipe.
     fn read_back(
         &mut self,
         side: &ObjectState<'_>,
@@ -168,7 +169,8 @@ impl RecipeExecution<'_> {
         Ok(())
     }
 
-    /// Formats the context's fields, as they were filled, for the error message.
+    /// Formats the fields of a program's context, as the recipe filled them, for the error about a
+    /// wrong return value.
     fn shown(&self, side: &ObjectState<'_>, fields: &[Assignment]) -> RecipeResult<String> {
         let mut shown = Vec::new();
         for Assignment { target, value } in fields {
@@ -226,7 +228,7 @@ impl RecipeExecution<'_> {
                 let place = FieldRef { ty, bit_off: 0, bitfield_bits: 0 };
                 layout::put(btf, &mut bytes, place, value).map_err(refuse)?;
             }
-            // In a map without types, keys and values are plain integers.
+            // Without a BTF type, a map's key or value is a plain integer.
             (Content::Whole(formula), None) => {
                 let value = self.value(side, formula)?;
                 let len = bytes.len().min(16);
@@ -278,8 +280,9 @@ impl RecipeExecution<'_> {
     }
 }
 
-/// Returns the present copies of an element: in a per-CPU map, the copy of `cpu` if given or else
-/// each CPU's copy; in another map, the only copy. An element that does not exist is all zeros.
+/// Returns the bytes of a map's element, one item per copy: in a per-CPU map, the copy of `cpu` if
+/// given or else each CPU's copy; in another map, the only copy. An element that does not exist is
+/// all zeros.
 fn element(
     side: &ObjectState<'_>,
     map: usize,

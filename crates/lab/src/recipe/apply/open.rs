@@ -31,7 +31,7 @@ impl RecipeExecution<'_> {
                 let missing = || no_program(open.object(), &formula.place, &program.name, |_| true);
                 found.then_some(()).ok_or_else(missing)
             }),
-            // All other actions belong to later phases.
+            // The caller handles `require` and `let`. The remaining actions need a loaded object.
             _ => Ok(()),
         }
     }

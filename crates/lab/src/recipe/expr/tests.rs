@@ -109,6 +109,7 @@ fn nesting_is_bounded() {
         assert!(matches!(value(&part.repeat(10_000)), Err(ExprError::Length { .. })), "{part}");
     }
     // The parser reads a chain of operators without recursion, but the chain's tree is deep. The
-    // limit on a formula's length bounds that depth.
+    // limit on a formula's length bounds that depth, so a chain of 2000 operators must have a
+    // value.
     assert_eq!(value(&format!("0{}", "+1".repeat(2000))), Ok(2000));
 }
