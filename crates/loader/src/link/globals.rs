@@ -24,6 +24,9 @@ pub struct SectionContents {
 }
 
 const PAGE: usize = 4096;
+/// Largest part of a variable that is formatted as text, in bytes. It exceeds the tables of CPUs
+/// that schedulers have; the limit keeps a huge variable from taking much memory.
+const FORMATTED_BYTES_MAX: u64 = 1 << 20;
 /// Largest size in bytes to which a section may be resized. libbpf allows any size; the bound keeps
 /// a typo from taking the simulation's memory.
 pub const MAX_SECTION: u64 = 1 << 30;
@@ -129,7 +132,8 @@ impl Globals {
     /// Current value of a variable, or of part of one, as text.
     pub fn get(&self, path: &str) -> Result<String, GlobalError> {
         let place = self.find(path)?;
-        let bytes = self.bytes(place.section, place.offset, place.extent().min(PAGE as u64));
+        let bytes =
+            self.bytes(place.section, place.offset, place.extent().min(FORMATTED_BYTES_MAX));
         Ok(place.decode(&self.object.btf, &bytes))
     }
 
@@ -224,7 +228,7 @@ impl Globals {
                 continue;
             }
             for var in section.variables.iter().filter(|v| is_knob(btf, section, v, constant)) {
-                let shown = self.bytes(index, var.offset, var.size.min(PAGE as u64));
+                let shown = self.bytes(index, var.offset, var.size.min(FORMATTED_BYTES_MAX));
                 let enum_ty = btf.resolve(var.ty).unwrap_or_default();
                 knobs.push(Knob {
                     name: var.name.clone(),
@@ -275,13 +279,7 @@ impl GlobalRef {
 
     /// Formats the value that the variable or part has if its `extent()` bytes are `bytes`.
     pub fn decode(&self, btf: &Btf, bytes: &[u8]) -> String {
-        if self.field.bitfield_bits == 0 {
-            return knob::format_value(btf, self.field.ty, bytes);
-        }
-        let resolved = btf.resolve(self.field.ty).ok();
-        let signed = resolved.and_then(|ty| btf.int(ty)).is_some_and(|info| info.signed);
-        let value = knob::bitfield(bytes, self.field, signed).to_le_bytes();
-        knob::format_value(btf, self.field.ty, &value[..self.size.min(16) as usize])
+        knob::format_field(btf, self.field, bytes)
     }
 
     /// Returns the bytes of the variable or part after it is set from `text`. `now` holds its

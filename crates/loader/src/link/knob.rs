@@ -233,18 +233,31 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
         }
         BtfKind::Ptr => format!("{:#x}", int_of(bytes, false)),
         BtfKind::Struct | BtfKind::Union => {
-            // Bitfields are left out: they do not start and end at whole bytes.
-            let plain = btf.members(resolved).filter(|m| m.bitfield_bits == 0);
-            let fields = plain.map(|m| {
-                let size = btf.size_of(m.ty).unwrap_or(0) as usize;
-                let from = m.bit_off as usize / 8;
-                let value = bytes.get(from..from + size).unwrap_or_default();
-                format!("{}: {}", m.name, format_value(btf, m.ty, value))
+            let fields = btf.members(resolved).map(|m| {
+                let from = (m.bit_off as usize / 8).min(bytes.len());
+                let field = FieldRef {
+                    ty: m.ty,
+                    bit_off: m.bit_off.into(),
+                    bitfield_bits: m.bitfield_bits,
+                };
+                format!("{}: {}", m.name, format_field(btf, field, &bytes[from..]))
             });
             format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
         }
         _ => "?".to_owned(),
     }
+}
+
+/// Formats the value of a field. `unit` begins with the byte that holds the field's first bit.
+pub fn format_field(btf: &Btf, field: FieldRef, unit: &[u8]) -> String {
+    let size = btf.size_of(field.ty).unwrap_or(0) as usize;
+    if field.bitfield_bits == 0 {
+        return format_value(btf, field.ty, unit.get(..size).unwrap_or_default());
+    }
+    let resolved = btf.resolve(field.ty).ok();
+    let signed = resolved.and_then(|ty| btf.int(ty)).is_some_and(|info| info.signed);
+    let value = bitfield(unit, field, signed).to_le_bytes();
+    format_value(btf, field.ty, &value[..size.min(16)])
 }
 
 /// Returns the text of `bytes` if they hold a C string and nothing but NULs after it.

@@ -119,3 +119,25 @@ fn integers_of_no_size_and_wide_bitfields_are_survived() {
     set_bitfield(&mut unit, field, 5);
     assert_eq!((unit[0], unit[31]), (5, 0x80), "255 bits of the value, the last of the memory");
 }
+
+/// A struct's text contains its bitfields, because manifests tell runs apart by it.
+#[test]
+fn bitfields_are_part_of_a_structs_text() {
+    const SIGNED: u32 = 1 << 24;
+    /// Flag of a struct whose members have widths.
+    const KFLAG: u32 = 1 << 31;
+    let mut types = Builder::new();
+    let unsigned = types.add("u32", BtfKind::Int, 0, 4, &[32]);
+    let signed = types.add("int", BtfKind::Int, 0, 4, &[SIGNED | 32]);
+    let mut member =
+        |name: &str, ty: TypeId, width: u32, at: u32| [types.name(name), ty.0, width << 24 | at];
+    let members = [
+        member("low", unsigned, 3, 0),
+        member("level", signed, 6, 3),
+        member("plain", unsigned, 0, 32),
+    ];
+    let ty = types.add("cfg", BtfKind::Struct, KFLAG | 3, 8, &members.concat());
+    let btf = types.build();
+    let bytes = [0b1110_1101, 0b1, 0, 0, 7, 0, 0, 0];
+    assert_eq!(format_value(&btf, ty, &bytes), "{low: 5, level: -3, plain: 7}");
+}
