@@ -2,11 +2,11 @@
 //! Operations of `vtime`: our interpreter, our machine code, and the same source compiled for this
 //! machine.
 //!
-//! Our engines are called as the simulator calls them, including the limit on instructions, the
-//! stack level and the instruction count; the native operations are called as functions. On both
-//! sides a kernel function records its call and returns 0. Each round runs the interpreter, the
-//! machine code and the native code; each figure is the median of the rounds, in nanoseconds per
-//! call.
+//! Our engines are called as the simulator calls them: a call includes entering a guest stack,
+//! counting instructions and enforcing the limit on them. The native operations are called as
+//! functions. On both sides a kernel function records its call and returns 0. Each round runs the
+//! interpreter, the machine code and the native code; each figure is the median of the rounds, in
+//! nanoseconds per call.
 
 use std::error::Error;
 use std::hint::black_box;

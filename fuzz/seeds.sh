@@ -15,7 +15,7 @@ objects() {
     done
 }
 
-# A case file is a comment, `--- input`, the input, `--- expected`, the rest.
+# A case file is a comment, `--- input`, the input, `--- expected`, the expected output.
 rtapp() {
     for case in ../cases/rtapp/*.case; do
         sed -n '/^--- input$/,/^--- /{/^--- /d;p}' "$case" >"corpus/rtapp_parser/$(basename "$case" .case).json"
@@ -34,7 +34,8 @@ texts() {
         python3 -c 'import json, sys; json.dump(json.load(sys.stdin)["runs"], sys.stdout)' >corpus/results/runs.json
 }
 
-# Any bytes are a scheduler; a few seeds of the property test give libFuzzer inputs of full length.
+# The target `schedulers` takes any bytes as a random scheduler. A few inputs of the property test
+# (crates/testkit/tests/whim.rs) give libFuzzer inputs of full length.
 schedulers() {
     mkdir -p corpus/schedulers
     cargo run --quiet --example whims -- corpus/schedulers
@@ -44,7 +45,7 @@ objects
 rtapp
 texts
 schedulers
-# The same objects for the target libbpf.
+# The BPF objects among the seeds of `object_loader` are also the seeds of the target `libbpf`.
 mkdir -p corpus/libbpf
 cp corpus/object_loader/*.bpf.o corpus/libbpf/
 cargo run --quiet --example seeds -- corpus/interpreter

@@ -56,7 +56,6 @@ with_flags() {
         done
         echo "$flags" >"$out/flags"
     fi
-    # shellcheck disable=SC2086 # a list
     SCXLAB_PGO_FLAGS=$flags RUSTC_WORKSPACE_WRAPPER=$PWD/tools/pgo.sh "$cargo" "$1" --locked "${@:2}"
 }
 
@@ -66,7 +65,7 @@ train() {
     example=/usr/share/doc/rt-app/examples/browser-short.json
     schedulers="-s eevdf -s vtime -s fair -s credit -s o1"
     run() {
-        # shellcheck disable=SC2086 # a list
+        # shellcheck disable=SC2086 # `schedulers` is a list of arguments
         "$CARGO_TARGET_DIR/release/scxlab" run $schedulers "$@" >/dev/null || die "training failed: scxlab run $schedulers $*"
     }
     if [ -f $example ]; then run -w $example -m 2n4c2t --duration 30s; fi
@@ -83,7 +82,7 @@ if [ ! -s "$profile" ]; then
     merge=$(profdata_tool)
     rm -rf "$out"/*.profdata "$out/raw"
     say "building with counters"
-    # shellcheck disable=SC2086 # a list
+    # shellcheck disable=SC2086 # `packages` is a list of arguments
     with_flags "-Cprofile-generate=$out/raw" build --quiet --release $packages --bin scxlab
     say "training"
     train
@@ -95,12 +94,12 @@ fi
 if [ "${1:-}" = bench ]; then
     shift
     case ${1:-} in --bench | --no-run) ;; *) set -- --bench '*' "$@" ;; esac
-    # shellcheck disable=SC2086 # a list
+    # shellcheck disable=SC2086 # `packages` is a list of arguments
     with_flags "-Cprofile-use=$profile" bench --quiet $packages "$@"
     exit
 fi
 say "building with the profile"
-# shellcheck disable=SC2086 # a list
+# shellcheck disable=SC2086 # `packages` is a list of arguments
 with_flags "-Cprofile-use=$profile" build --quiet --release $packages --bin scxlab
 ln -f "$CARGO_TARGET_DIR/release/scxlab" "$CARGO_TARGET_DIR/scxlab"
 say "target/pgo/scxlab"

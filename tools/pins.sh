@@ -35,7 +35,7 @@ for name in $(awk '$1 == "crate" { print $2 }' "$pins" | uniq); do
         echo "crate $name $version $sum"
     done >>"$work/pins.txt"
 done
-# shellcheck disable=SC2046 # a list
+# shellcheck disable=SC2046 # awk prints a list of arguments
 "$root/tools/scx-objects.sh" --needs $(awk '$1 == "crate" && $2 ~ /^scx_/ { print $2 "@" $3 }' "$work/pins.txt") >>"$work/pins.txt"
 diff "$pins" "$work/pins.txt" || true
 cp "$work/pins.txt" "$pins"

@@ -102,10 +102,10 @@ build() {
     done
     (cd "$1" && cargo check --locked --quiet --message-format json) >"$work/messages" 2>"$work/log" ||
         fail "a build script failed"
-    # shellcheck disable=SC2086 # a list
+    # shellcheck disable=SC2086 # `members` is a list of packages
     python3 "$root/tools/scx-package.py" collect "$work/messages" "$work/objects" $members || exit 1
     # Removes the build scripts, 47 MB each, which are not needed any more.
-    # shellcheck disable=SC2086 # a list
+    # shellcheck disable=SC2086 # `members` is a list of packages
     (cd "$1" && cargo clean --quiet $(printf -- '--package=%s ' $members))
 }
 

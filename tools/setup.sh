@@ -41,7 +41,7 @@ install_missing() {
     say "installing:$missing"
     [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || die "not root and no sudo: install them yourself"
     as_root apt-get -qq update || die "apt-get update failed"
-    # shellcheck disable=SC2086 # a list
+    # shellcheck disable=SC2086 # `missing` is a list of packages
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends -y $missing \
         >/dev/null || die "apt-get could not install:$missing"
 }

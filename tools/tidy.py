@@ -140,8 +140,8 @@ def banned_text(tree):
     """Notes to oneself, paths of a developer's machine, hosts of packages. The patterns are
     assembled, so that this file does not contain the text that it bans."""
     notes = "TO" "DO|FIX" "ME|XX" "X:|todo" r"!\(|unimplemented" r"!\(|#\[ig" "nore"
-    # These folder names are banned at the start of a path only: sysfs paths contain them further
-    # on.
+    # The four folder names are banned at the start of a path only, because sysfs paths may contain
+    # folders of these names further on.
     places = "(?<![a-z_])/(work|home|root|tmp)/[a-z]"
     hosts = r"(deb|security|snapshot)\.debian\." r"org|(index|static)\." r"crates\.io|pypi\." "org"
     banned = re.compile(f"{notes}|{places}|{hosts}")

@@ -2,8 +2,9 @@
 //! Writes the seeds of the `interpreter` target, two files for each program below, into the given
 //! folder.
 //!
-//! In a constant, 0x4d4d with a number N above it stands for map N; see `with_addresses` in
-//! `src/program.rs`.
+//! A 64-bit constant 0xN4d4d, where N is one hexadecimal digit, stands for the address of map N, or
+//! of the first (N = 0xe) or second (N = 0xf) function. `with_addresses` in `src/program.rs`
+//! replaces such constants.
 
 use scxlab_bpf::insn::asm::assemble;
 

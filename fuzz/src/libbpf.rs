@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Our loader compared with libbpf's: the same maps, data sections, struct_ops tables and programs
+//! Our loader compared with libbpf's: both must find the same maps, struct_ops tables and programs
 //! in the same object.
 //!
 //! Promises: an object that both open looks the same to both. The refusals may differ: libbpf
@@ -48,7 +48,8 @@ pub fn ours(data: &[u8]) -> Result<View, ObjectError> {
     }
     view.struct_ops = object.struct_ops.iter().map(|table| table.name.clone()).collect();
     for (_, function, _) in object.programs() {
-        // libbpf drops the mark `?` of a program that is only loaded on request.
+        // libbpf drops the mark `?`, which a section's name has if its programs are loaded only on
+        // request. The comparison therefore ignores this mark.
         let section = function.section.strip_prefix('?').unwrap_or(&function.section);
         let what = (section.to_owned(), function.insns.len());
         view.programs.insert(function.name.clone(), what);
@@ -83,7 +84,8 @@ pub fn theirs(data: &[u8]) -> Option<View> {
         if kind == BPF_MAP_TYPE_STRUCT_OPS {
             view.struct_ops.push(name);
         } else if !name.contains('.') {
-            // libbpf treats data sections as maps; their names contain a dot.
+            // libbpf also lists data sections as maps, whose names contain a dot. The comparison
+            // leaves them out.
             view.maps.insert(name, [kind, map.key_size(), map.value_size(), map.max_entries()]);
         }
     }

@@ -3,8 +3,8 @@
 
 use scxlab_testkit::whim::{self, INPUT, STEPS};
 
-/// Number of steps of a run. It is small, so that the fuzzer can try many inputs. An input longer
-/// than `INPUT` bytes runs for `STEPS` steps instead.
+/// Length of a run, in steps of virtual time as `whim` defines them. It is small, so that the
+/// fuzzer can try many inputs. An input longer than `INPUT` bytes runs for `STEPS` steps instead.
 const SHORT: u64 = 6;
 
 pub fn check(data: &[u8]) {

@@ -111,7 +111,8 @@ pub fn recipe(data: &[u8]) {
     });
 }
 
-/// Checks results of runs, as a guest sends them.
+/// Checks results of runs in JSON, as the guest of a virtual machine sends them: results that can
+/// be read can also be written, read again, and compared.
 pub fn results(data: &[u8]) {
     let runs: Vec<Run> = match serde_json::from_slice(data) {
         Ok(runs) => runs,

@@ -51,7 +51,8 @@ impl Formatted {
 }
 
 /// Formats arguments that a program left in guest memory, as the `*_bstr` kfuncs get them: `data`
-/// is the address of 64-bit words and `data_len` their size in bytes. `room` is as for `format`.
+/// is the address of 64-bit words and `data_len` their size in bytes. `room` is the number of
+/// bytes of the text that the result keeps.
 pub fn format_bstr(
     mem: &Memory,
     fmt: &[u8],
@@ -157,8 +158,8 @@ impl Printer<'_> {
             }
             *at += 1;
         }
-        // As in the kernel, a number of too many digits wraps to any int, and a negative width pads
-        // nothing.
+        // As in the kernel, a width with too many digits overflows an int and wraps. A width that
+        // is then negative adds no padding.
         let mut width = None;
         while self.byte(*at).is_ascii_digit() {
             let digit = i32::from(self.byte(*at) - b'0');

@@ -3,9 +3,9 @@
 //!
 //! Owns: the decision which functions to compile, and when; sharing of machine code between runs of
 //! equal code.
-//! Does not: define the meaning of an instruction (`vm/interp.rs` does); compile for hosts other
-//! than x86-64 and aarch64. On other hosts, and for functions that the compiler refuses, the
-//! interpreter runs.
+//! Does not: define the meaning of an instruction (`vm/interp.rs` does); compile for processors
+//! other than x86-64 and aarch64. On other processors, and for functions that the compiler refuses,
+//! the interpreter runs.
 //!
 //! The JIT compiles a function once the interpreter has executed so many of its instructions that
 //! compiling pays (`Limits::compile_after`). Both engines agree in everything observable: results,
@@ -38,7 +38,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
-// tidy: allow(static): `OnceLock` is in the caller's `CodeCache`; no run sees if it is filled.
+// tidy: allow(static): `OnceLock` is in the caller's `CodeCache`; its state changes no result.
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 
 use memmap2::Mmap;
@@ -72,9 +72,9 @@ pub struct CodeCache(Arc<CodeCacheInner>);
 
 #[derive(Debug, Default)]
 struct CodeCacheInner {
-    // tidy: allow(static): the host's instruction set is the same for all runs.
+    // tidy: allow(static): the processor's instruction set is the same for all runs.
     isa: OnceLock<Option<IsaOf>>,
-    /// Machine code of the cached images; the first element was added first.
+    /// Machine code of the cached images, oldest first.
     codes: Mutex<Vec<Arc<Code>>>,
 }
 
@@ -178,7 +178,7 @@ pub(crate) struct Code {
     /// `access_thunk`); NULL until the first function is compiled.
     access: AtomicPtr<u8>,
     /// Whether no function is recursive. Calls within the code then need no check of the call
-    /// depth.
+    /// depth, because one check on entry into the code covers them all.
     bounded: bool,
     /// The functions, by their first slot.
     starts: BTreeMap<u32, FuncId>,
@@ -192,8 +192,8 @@ struct FuncEntry {
     /// Equal to `frames_below` once the function is compiled. Until then `u8::MAX`, which is more
     /// frames than any stack has, so that `entry` returns None.
     needs: AtomicU8,
-    /// The same number as `needs`, for an entry that passes only r1. It stays `u8::MAX` if the
-    /// function takes more arguments.
+    /// Number of frames below the function's own that `entry` requires if the caller passes only
+    /// r1. Equal to `needs`, but stays `u8::MAX` if the function takes more arguments than r1.
     needs_simple: AtomicU8,
     /// Number of frames that the function needs below its own (see `frames_below.rs`), compiled or
     /// not. 0 for all functions of a recursive image, whose calls check their depth.
@@ -316,7 +316,7 @@ impl Code {
             // Another thread is compiling. This thread uses the interpreter meanwhile.
             Err(TryLockError::WouldBlock) => return,
         };
-        // Another thread may have compiled the function meanwhile.
+        // Check again with the lock held: another thread may just have compiled the function.
         if slot.entry.load(Ordering::Acquire).is_null()
             && !work.refused.contains_key(&func)
             && let Err(why) = self.compile(&mut work, slot, func)
@@ -435,8 +435,9 @@ fn arguments(code: &[Insn], func: &Func) -> usize {
 /// Returns whether only Rust enters the function's machine code: no function of the image calls the
 /// function by number.
 fn entered(code: &[Insn], func: &Func) -> bool {
-    // In a longer image, slot numbers would overlap the `AT_ENTRY` bit, so none of its functions
-    // counts as entered by Rust alone.
+    // Machine code stores the slot of a call together with the bit `AT_ENTRY`. In an image with
+    // `AT_ENTRY` slots or more, slot numbers would overlap this bit, so none of the image's
+    // functions counts as entered by Rust alone.
     let calls = |insn: &Insn| insn.op == Op::CallFunc && insn.off as u32 == func.start;
     code.len() < ctx::AT_ENTRY as usize && !code.iter().any(calls)
 }

@@ -75,7 +75,8 @@ impl Timers {
     pub(crate) fn remove(&mut self, id: TimerId) -> Option<Timer> {
         let timer = self.slots.get_mut(id.idx())?.take()?;
         if self.running == Some(id) {
-            // A new timer may get the same id, but it is not the timer whose callback runs.
+            // The callback runs on after its timer is gone. If a new timer gets the same id
+            // meanwhile, the callback may cancel it, because it is not the callback's own timer.
             self.running = None;
         }
         self.free.push(id);

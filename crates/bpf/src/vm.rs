@@ -83,7 +83,8 @@ pub enum ProgramKind {
         sleepable: bool,
     },
     Syscall,
-    /// A program in any other ELF section: the prefix of the section's name, and the attach target.
+    /// A program that is neither a struct_ops nor a syscall program: the prefix of its ELF
+    /// section's name, such as `fentry`, and the attach target.
     Other {
         kind: String,
         target: String,
@@ -265,7 +266,8 @@ pub struct Vm {
     pub(crate) stacks: stack::Stacks,
     /// Value of `executed` at which the engines stop the outermost invocation.
     pub(crate) deadline: u64,
-    /// Contexts in which machine code runs.
+    /// Contexts of machine code: one structure for each active entry into machine code, with all
+    /// that the code needs to know of its run.
     pub(crate) contexts: Contexts,
     /// Most recent kernel function call that the interpreter made. `Contexts::calling` holds the
     /// call that machine code makes, and takes precedence if it is set.

@@ -155,8 +155,9 @@ impl StoredRequest {
         // number may change its last bit.
         let read = |text: String| serde_json::from_str(&text).expect("our own JSON");
         let now: Vec<Value> = all.iter().flat_map(|r| simulated(&read(r.to_json()))).collect();
-        // Leave out interrupted runs only after runs of the same number have been paired, so that
-        // each new run is compared with its stored result.
+        // First pair new and stored runs by their position in the list, and only then leave out
+        // pairs with an interrupted run. In the other order, the runs after an interrupted one
+        // would be compared with the wrong stored runs.
         let pairs: Vec<_> = (0..before.len().max(now.len()))
             .map(|at| (before.get(at), now.get(at)))
             .filter(|(before, now)| ![before, now].into_iter().flatten().any(|run| is_cut(run)))
@@ -183,8 +184,8 @@ fn is_cut(run: &Value) -> bool {
     run["stop"]["kind"] == "interrupted"
 }
 
-/// Returns the simulated runs without their wall time, which depends on the host, and with the
-/// present names of fields.
+/// Returns the simulated runs without their wall time, which depends on the host. A field that an
+/// earlier scxlab wrote under another name gets its present name.
 fn simulated(results: &Value) -> Vec<Value> {
     let runs = results["runs"].as_array().map_or(&[][..], Vec::as_slice);
     let mut all: Vec<Value> = runs.iter().filter(|run| run["target"] == "sim").cloned().collect();

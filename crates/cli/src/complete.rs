@@ -161,7 +161,7 @@ impl EnvCompleter for Bash {
         current_dir: Option<&Path>,
         buf: &mut dyn Write,
     ) -> io::Result<()> {
-        // The script that `write_registration` writes sets both environment variables.
+        // The completion script (`write_registration`) sets _CLAP_COMPLETE_INDEX and _CLAP_IFS.
         let index = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|text| text.parse().ok());
         let separator = std::env::var("_CLAP_IFS").unwrap_or_else(|_| "\n".to_owned());
         let (args, index) = joined(args, index.unwrap_or_default());

@@ -54,7 +54,7 @@ struct sched_info {
 };
 
 struct sched_avg {
-	unsigned long util_avg;	/* in 1/1024 of a full-speed CPU */
+	unsigned long util_avg;	/* utilisation, in 1/1024 of a full-speed CPU */
 };
 
 struct sched_entity {

@@ -199,8 +199,9 @@ impl CgroupTable {
         order
     }
 
-    /// Adds a directory to the tree. The caller notifies the scheduling classes, which keep
-    /// `class_bytes` for a directory; they are charged to the run with the directory itself.
+    /// Adds a directory to the tree. The caller notifies the scheduling classes. `class_bytes` is
+    /// the memory that they need for a directory; it counts against the run's memory limit, as the
+    /// memory of the directory itself does.
     fn create(
         &mut self,
         mem: &mut Memory,

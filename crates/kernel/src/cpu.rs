@@ -27,7 +27,7 @@ impl<T> Default for PerCpu<T> {
 }
 
 impl<T> PerCpu<T> {
-    /// Adds a value at the end, which is that of the CPU with the next number.
+    /// Appends the value of the CPU whose number follows the last CPU's.
     pub(crate) fn push(&mut self, value: T) {
         self.0.push(value);
     }

@@ -204,8 +204,8 @@ pub struct Ext {
     pub init_task_enabled: bool,
     pub cgroup_enabled: bool,
     pub idle: IdleState,
-    /// Frame of the operation, timer callback or other program in progress, if any. A nested call
-    /// saves the outer program's frame and restores it afterwards.
+    /// Context of the operation, timer callback or other program that runs now, if any. A nested
+    /// call of a program saves the outer program's context and restores it afterwards.
     pub frame: Option<OpFrame>,
     pub direct: DirectSlot,
     /// Dispatch verdict that the kernel carries out now, after the program's call that gave the

@@ -68,8 +68,8 @@ impl Kernel {
     }
 
     /// Runs the stopper, then picks the next task. Always refreshes the CPU's speed, because
-    /// `switch` sees the idle task as the previous task, although another task may have run before
-    /// the stopper.
+    /// `switch` refreshes it only if the CPU becomes busy or idle. After the stopper, `switch` sees
+    /// the idle task as the previous task, although another task may have run before the stopper.
     #[cold]
     #[inline(never)]
     fn schedule_stopped(&mut self, cpu: CpuId) {

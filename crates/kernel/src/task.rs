@@ -114,7 +114,8 @@ pub struct Task {
     pub on_rq: bool,
     /// The task is the current task of its CPU.
     pub on_cpu: bool,
-    /// `cpus` contains every CPU of the machine, so that checks need not read `cpus`.
+    /// Whether `cpus` contains every CPU of the machine. If so, checks of the affinity need not
+    /// read `cpus`.
     pub all_cpus_allowed: bool,
     pub exiting: bool,
     /// A wake-up came while the task was awake: its next block or sleep returns at once.

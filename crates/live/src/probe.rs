@@ -94,7 +94,8 @@ pub struct ProbeData {
     /// Tasks in the order of their ends. All tasks have ended, because the data is read
     /// after the workload.
     pub tasks: Vec<TaskSum>,
-    /// Time in which the tasks of a cgroup ran at once, by the cgroup's inode.
+    /// Time in which two or more tasks of a cgroup were runnable and at least one ran, and the part
+    /// of this time in which all of them ran at once, or one on each CPU; by the cgroup's inode.
     pub cgroups: BTreeMap<u64, CoscheduledTime>,
 }
 
@@ -192,8 +193,8 @@ impl Probe {
             ..ProbeData::default()
         };
         for cpu in self.cpus()? {
-            // The CPU's sums end at its last switch, at `since`. The time from then on belongs to
-            // one task.
+            // The CPU's sums end at its last switch, at `since`. From then until `until` the CPU
+            // was busy all the time, or idle all the time, as `is_busy` says.
             let rest = until.saturating_sub(cpu.since.max(from));
             let (busy, idle) = if cpu.is_busy != 0 { (rest, 0) } else { (0, rest) };
             data.busy_ns.push(cpu.busy + busy);

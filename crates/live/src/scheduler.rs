@@ -25,7 +25,8 @@ use crate::frontend::LiveFrontend;
 use crate::kernel::{self, RunningKernel};
 use crate::load::load;
 
-/// Variable of the kernel's debug dump; `load` resizes its section for the dump.
+/// Name of the array in which the object keeps the kernel's debug dump. `load` gives the array the
+/// length of the longest dump that the ops allow.
 const DUMP: &str = "uei_dump";
 /// Maximum time for the kernel to enable or disable a scheduler. An emulated kernel that reports a
 /// stall takes seconds to disable the scheduler.
@@ -220,7 +221,7 @@ impl<'a> Scheduler<'a> {
         String::from_utf8_lossy(&bytes[..end]).into_owned()
     }
 
-    /// Returns the scheduler's own counters.
+    /// Returns the counters that the scheduler keeps itself, in its maps `stats` and `task_stats`.
     pub fn counters(&self) -> Counters {
         Counters::read(&self.loaded())
     }

@@ -443,7 +443,7 @@ impl NameIndex {
     fn slot(&self, essence: &str) -> usize {
         let mut hasher = FxHasher::default();
         hasher.write(essence.as_bytes());
-        // FxHash mixes only its high bits well, so the slot comes from them.
+        // FxHash mixes only its high bits well, so the index into `heads` comes from them.
         (hasher.finish() >> 32) as usize & (self.heads.len() - 1)
     }
 

@@ -129,7 +129,8 @@ pub struct RelocResult {
     /// Whether patching must check that the instruction holds `original`.
     pub validate: bool,
     /// Sizes of the field for loads and stores, in bytes: `original_size` in the object, and `size`
-    /// in the target. They are 0 where they do not matter.
+    /// in the target. They are 0 unless the relocation asks for the byte offset of a field that is
+    /// no bitfield.
     pub original_size: u32,
     pub size: u32,
     /// The field has different sizes in object and target, and a load of the target's size would

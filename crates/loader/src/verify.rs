@@ -71,7 +71,8 @@ pub fn first_null_deref(insns: &[RawInsn], nullable: &[u32]) -> Option<NullDeref
             Some(old) => old.merge(&state),
             None => state,
         };
-        // Merging only turns values into `Other`, so the number of visits of a slot is bounded.
+        // Merging two states of a slot only turns values into `Other`, so a slot's state changes,
+        // and the slot is visited again, a bounded number of times.
         if *slot == Some(merged) {
             continue;
         }

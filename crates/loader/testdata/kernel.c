@@ -7,7 +7,7 @@ struct list { struct list *next; };
 struct rq_clock { u32 lo; u64 hi; };
 
 struct task_struct {
-	u64 moved_here;          /* the objects' struct begins with other members */
+	u64 moved_here;          /* absent from the objects' struct, whose offsets differ */
 	struct {
 		s32 pid;
 		union { u32 tgid; s32 stgid; };

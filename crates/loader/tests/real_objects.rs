@@ -39,7 +39,8 @@ fn relocations_against_their_own_types_change_nothing() {
                         same += 1;
                     }
                     // An object may declare two flavours of a type with different layouts. A
-                    // relocation then has two possible values, which ends in this error.
+                    // relocation then has two possible values, so `resolve` reports it as
+                    // ambiguous.
                     Err(CoreError::Ambiguous { .. }) => {}
                     Err(e) => panic!("{name}: {what}: {e}"),
                 }

@@ -82,7 +82,8 @@ cost_table! {
         /// Bytes that a helper or kfunc handles within the cost of its call. Each further eight
         /// bytes cost one instruction.
         call_bytes: u64 = "call" in "bytes";
-        /// Work of allocating or freeing one page of an arena, as a number of bytes handled.
+        /// Number of bytes whose handling costs as much as allocating or freeing one page of an
+        /// arena.
         arena_page_bytes: u64 = "arena_page" in "bytes";
     }
     /// The work of helpers and kfuncs, beyond entering and leaving them.

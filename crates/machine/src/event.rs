@@ -144,7 +144,8 @@ impl<T: Copy + Default> EventQueue<T> {
         seq
     }
 
-    /// Sorts the last event of a lane into its place, or moves it to the heap.
+    /// Moves the last event of a lane to its place in the order of time, or to the heap if this
+    /// place is too far from the lane's end.
     #[inline(never)]
     fn sort_last(&mut self, lane: usize) {
         match self.lanes[lane].sort_last() {

@@ -100,7 +100,7 @@ impl NativeOps for Canary {
     }
 }
 
-/// Returns the settings of a plain scheduler called `name`.
+/// Returns ops settings with this name. All other settings are 0.
 pub fn ops_data(name: &str) -> OpsData {
     OpsData {
         name: name.into(),

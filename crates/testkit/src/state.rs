@@ -89,8 +89,8 @@ fn word(bytes: &[u8], size: usize) -> u64 {
     u64::from_le_bytes(all)
 }
 
-/// Interprets values of four and eight bytes as signed: no level or length of a shipped scheduler
-/// comes near the sign bit. Smaller values are unsigned.
+/// Interprets values of four and eight bytes as signed, because unsigned fields of these sizes in
+/// shipped schedulers stay below the sign bit. Smaller values are unsigned.
 fn sign_extend(value: u64, size: usize) -> i64 {
     match size {
         4 => i64::from(value as u32 as i32),

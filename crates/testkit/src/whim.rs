@@ -59,7 +59,8 @@ pub fn input(seed: u64) -> Vec<u8> {
 }
 
 /// Decodes the bytes into a machine, workload and scheduler, and runs these on both engines for
-/// `steps` steps of 5 ms; panics if a promise is broken.
+/// `steps` steps of 5 ms. Panics if a law of `checks.rs` is broken or if the results of the engines
+/// differ.
 pub fn check(data: &[u8], steps: u64) -> RunResult {
     let interp = run(data, steps, Engine::Interp);
     assert_eq!(interp, run(data, steps, Engine::Jit), "the engines differ");

@@ -109,13 +109,15 @@ fn a_cgroup_that_the_scheduler_refuses_is_not_made() {
 }
 
 /// The default class has a table of queues for each cgroup, with an entry for each CPU. The tables
-/// count against the limit, so that fewer cgroups fit on a machine with more CPUs.
+/// count against the memory limit of the run, so fewer cgroups must fit on a machine with more
+/// CPUs.
 #[test]
 fn cgroups_of_a_large_machine_count_against_the_limit() {
     let room_for = |machine: &str| {
         let mut k = kernel(machine, FORKERS, 1);
         k.start();
-        // Boot has taken an unknown part of the limit; the room for cgroups is what 1 << 26 adds.
+        // Set the limit 64 MiB (1 << 26) above the memory that boot has taken, so that cgroups have
+        // as much on both machines.
         k.vm.mem.set_limit(k.vm.mem.charged() + (1 << 26));
         let make = |i: usize| {
             let made = k.user(|k| k.mkdir(CgroupId(0), &format!("g{i}"), CgroupSpec::default()));
@@ -160,7 +162,8 @@ fn refuse_memory((name, knobs): Subject, nth: u64) -> bool {
         Err(error) => {
             assert!(!error.to_string().is_empty());
             assert_eq!(k.vm.maps.iter().count(), before, "{nth}: {error}");
-            // The kernel's memory has recorded the refusal, which ends the run.
+            // The simulated memory must have recorded the refusal, because this record ends the
+            // run.
             assert!(k.vm.mem.exceeded().is_some(), "{nth}: {error}");
         }
     }

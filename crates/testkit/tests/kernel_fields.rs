@@ -254,9 +254,9 @@ fn ticks_are_charged_where_they_find_the_task() {
     assert_eq!((user.0 + user.1) % k.machine.costs.tick_period_ns(), 0);
 }
 
-/// The PELT clock of a slow CPU lags while the CPU is busy and catches up when the CPU is idle. The
-/// kernel does not make up for the time that the clock lost while the default class kept the CPU
-/// busy all along.
+/// The PELT clock of a slow CPU lags while the CPU is busy and catches up when the CPU becomes
+/// idle. If the default class has kept the CPU busy all along until then, the kernel adds the lag
+/// to `lost_idle_time`, and load averages leave this time out.
 #[test]
 fn a_slow_cpu_loses_time() {
     let text = r#"

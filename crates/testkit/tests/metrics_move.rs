@@ -77,8 +77,9 @@ fn wakeup_latency_grows_with_load() {
 #[test]
 fn wakeup_latency_grows_with_the_idle_states_exit() {
     let slow = |m: &mut Machine| m.costs.idle.iter_mut().for_each(|s| s.exit_latency_ns *= 10);
-    // The workload is a ping-pong, because the latency of a task that sleeps for a time does not
-    // contain the exit: the timer's interrupt ends the CPU's idle state before the task wakes up.
+    // The workload is a ping-pong, in which one task wakes up another, so that the wake-up latency
+    // contains the exit latency of the idle state. The wake-up latency after a timed sleep does
+    // not: the timer's interrupt ends the CPU's idle state before the task wakes up.
     let light = || RunSettings { workload: "pingpong,pairs=1,work=1ms", ..RunSettings::default() };
     grows(
         |k| k.metrics.wakeup_latency.permille(500),

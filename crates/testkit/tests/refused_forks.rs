@@ -32,7 +32,8 @@ fn refused_forks_leave_nothing_behind() {
         let all = run(0, machine, seed);
         let half = run(500, machine, seed);
         let none = run(1000, machine, seed);
-        // Forks include the six parents; some children may not have exited yet.
+        // The number of forks includes the six parents. The number of tasks is compared only if
+        // every fork was refused, because otherwise some children may not have exited yet.
         assert!(all.0 > 500 && half.0 > 200, "{machine}: {all:?} {half:?}");
         assert!(half.0 < all.0, "{machine}: {all:?} {half:?}");
         assert_eq!((none.0, none.1), (6, 6), "{machine}: parents only");

@@ -85,8 +85,9 @@ fn recipes_are_for_the_versions_that_are_tested() {
     assert_eq!(uncovered, [Version { name: "cake", version: "1.1.3" }], "before its rewrite");
 }
 
-/// Each name with `?`, and each argument of `exists()`, is present in some version and absent from
-/// another; any other name is misspelt or out of date.
+/// Each name in a recipe that is followed by `?`, and each argument of `exists()`, must be present
+/// in some version of the scheduler and absent from another. Otherwise it is misspelt or out of
+/// date.
 #[test]
 fn what_a_recipe_may_skip_some_version_has_and_another_lacks() {
     for (name, text) in recipe::shipped() {
@@ -139,8 +140,9 @@ fn names_before(text: &str, end: &str) -> Vec<String> {
     names.map(|name| name.split('[').next().unwrap_or_default().to_owned()).collect()
 }
 
-/// On machines with more CPUs than a number in a recipe's formula has bits, the last CPU schedules
-/// and has the timer.
+/// scx_tickless on machines with more than 128 CPUs, because numbers in a recipe's formulas have
+/// 128 bits. The ranking must reach the last CPU, which schedules for all others, and the timer on
+/// that CPU must tick.
 #[test]
 fn tickless_schedules_from_the_last_of_many_cpus() {
     for (machine, nr_cpus) in [("epyc-2s", 256), ("4n8l16c2t", 1024)] {

@@ -31,11 +31,12 @@ struct Promise {
 
 /// Bound of the default class. A group counts as overloaded once its load average says so: the rise
 /// from 0 to 85 % takes three half-lives of 32 ms, on a slow CPU longer in proportion. From then
-/// on, the kernel balances a domain of n CPUs at least every 2n ms. The balancer passes over hot or
-/// unsuitable tasks 3 times (`cache_nice_tries` + 1), and fails 3 more times before it pushes the
-/// running task; the intervals of nested domains add up to 2n. Where the balancer has found only
-/// pinned tasks, the interval grows to up to 1024 ms (twice `MAX_PINNED_INTERVAL`), but no more
-/// than n tenths of a second (`max_load_balance_interval`).
+/// on, the kernel balances a domain of n CPUs at least every 2n ms. Seven such intervals may pass:
+/// the balancer passes over hot or unsuitable tasks 3 times (`cache_nice_tries` + 1), fails 3 more
+/// times, and then pushes the running task. Nested domains need no more time, because their
+/// intervals add up to 2n ms. Where the balancer has found only pinned tasks, the interval grows to
+/// up to 1024 ms (twice `MAX_PINNED_INTERVAL`), but no more than n tenths of a second
+/// (`max_load_balance_interval`).
 fn eevdf(t: &Topology, load: RandomLoad) -> Nanos {
     let n = t.nr_cpus() as Nanos;
     let slowest = t.cpus().iter().map(|cpu| cpu.capacity).min().unwrap_or(1024);

@@ -66,7 +66,7 @@ impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
         match event.kind {
             EventKind::Switch { next, .. } => {
                 ftrace.event(packets, event, names);
-                // A task that runs has left its DSQ, whichever that was.
+                // The task that starts to run has left the DSQ that held it, if any.
                 let left = next.and_then(|task| dsqs.leave(task));
                 left.into_iter()
                     .for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, dsq, len));

@@ -61,7 +61,7 @@ pub struct Template {
     /// thread's binding is the list of the indices of its own objects, in the order of the slots.
     pub slots: Vec<(ObjectKind, String)>,
     /// Index into `Compiled::cgroups`. With None, a forked thread gets its parent's cgroup, and a
-    /// thread of the start gets the root.
+    /// thread that exists at the start of the run gets the root.
     pub cgroup: Option<u32>,
 }
 
@@ -268,7 +268,7 @@ impl Lowering<'_> {
     }
 
     fn template(&self, name: &str) -> u32 {
-        // `check::forks` has refused unknown names.
+        // `check::forks` has refused programs that fork a thread template that does not exist.
         self.template_index.get(name).copied().unwrap_or(0)
     }
 
@@ -277,7 +277,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns a map from each name to its position.
+/// Returns a map from each name to its position in `names`.
 fn indices<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<String, u32> {
     names.map(str::to_owned).zip(0..).collect()
 }

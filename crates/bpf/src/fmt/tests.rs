@@ -116,8 +116,9 @@ fn arguments_come_as_words_in_memory() {
     assert_eq!(format_bstr(&mem, b"plain", (0, 0), MAX_TEXT).expect("prints").kept, b"plain");
 }
 
-/// A text counts in full, and only what fits is kept. Widths are those of the kernel: more than
-/// 2^23 - 1 is cut to that, and digits that make an int negative pad nothing.
+/// The length of a result must count the complete text, although the result keeps only the bytes
+/// that fit. As in the kernel, a width above 2^23 - 1 must count as 2^23 - 1, and a width whose
+/// digits overflow to a negative int must add no padding.
 #[test]
 fn wide_fields_count_in_full_and_keep_what_fits() {
     for (fmt, len) in [

@@ -62,7 +62,8 @@ impl Bench {
     }
 }
 
-/// A program that calls one helper with the map, the page and three more arguments.
+/// A program that calls one helper with the registers that `Bench::run` sets: the address of a map,
+/// a page that the program may write, and three more arguments.
 fn one(id: u32) -> String {
     format!("call {id}\nexit")
 }

@@ -158,8 +158,8 @@ impl Decoder<'_> {
         if high.code != 0 || high.regs != 0 || high.off != 0 {
             return Err(HalfConstant);
         }
-        // The linker has put the final value into both slots, so a source register, which would
-        // ask for a relocation, is an error.
+        // The linker has put the final value of the 64-bit constant into the two slots of the
+        // instruction. A source register, which would ask for a relocation, is therefore an error.
         if raw.src() != 0 || raw.off != 0 {
             return Err(Reserved);
         }

@@ -127,8 +127,8 @@ fn arithmetic(insn: &Insn, name: &str) -> String {
     }
 }
 
-/// Returns operator and name of an arithmetic operation, such as `+` and `add`. `name` begins as
-/// the operation's `Op` variants do, such as `Add64K`.
+/// Returns an arithmetic operation's operator and its name in lower case, such as `+` and `add`.
+/// `name` is an `Op` variant's name without `Atomic` or `AtomicFetch`, such as `Add64K` or `AddW`.
 fn operator(name: &str) -> (&'static str, &'static str) {
     const TABLE: [(&str, &str, &str); 14] = [
         ("Add", "+", "add"),

@@ -182,7 +182,8 @@ impl Body<'_, '_> {
         }
     }
 
-    /// Emits any two-operand operation, in either width and form.
+    /// Emits any operation of two operands, on 64 or 32 bits, with a constant or a register as the
+    /// second operand.
     fn alu(&mut self) {
         let kind = self.bytes.pick(&[0u8, 1, 2, 3, 4, 5, 6, 7, 9, 0xa, 0xb, 0xc]);
         let class = self.bytes.pick(&[7u8, 4]);

@@ -129,7 +129,8 @@ pub(crate) fn has_constant(op: Op) -> bool {
     let paired = (op as u8) < Neg64 as u8 || in_range(op, Jeq64K, Jset32X);
     if paired {
         // In `Op`, the constant and the register form of each operation alternate, from `Add64K`
-        // and from `Jeq64K` on. The constant form is therefore at an even distance from there.
+        // on for arithmetic and from `Jeq64K` on for jumps. A constant form is therefore at an even
+        // distance from `Add64K` or `Jeq64K`.
         let first = if (op as u8) < Neg64 as u8 { Add64K } else { Jeq64K };
         return (op as u8 - first as u8).is_multiple_of(2);
     }

@@ -252,7 +252,8 @@ pub fn binary(op: Op) -> Binary {
     Binary { kind, ty }
 }
 
-/// Returns the comparison (None for a test of bits) and its width.
+/// Returns the comparison that a conditional jump makes (None for a test of bits), and the width of
+/// the compared values.
 pub fn condition(op: Op) -> (Option<IntCC>, Type) {
     use IntCC::*;
     use Op::*;

@@ -139,7 +139,8 @@ pub struct Ctx {
     pub depth: u32,
     pub fp: u64,
     pub code: *const Code,
-    /// `code.slots`: the entries of the functions.
+    /// `code.slots`: the entries of the image's functions, indexed by `FuncId`. Empty while the
+    /// context is set up for no instance.
     slots: *const [FuncEntry],
     /// Number of frames available from the entry's frame on.
     frames: u32,

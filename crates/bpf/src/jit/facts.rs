@@ -228,9 +228,9 @@ fn is_conditional(op: Op) -> bool {
 /// Applies the effect of an instruction to the known registers.
 pub fn step(insn: &Insn, pc: u32, regs: &mut Regs, data: &[Data]) {
     if matches!(insn.op, Op::CallFunc | Op::CallReg | Op::CallHelper | Op::CallKfunc) {
-        // No register can still hold `Known::Found` of an earlier execution of this same call: on
-        // the first path to the call no register does, and a join keeps only facts that hold on all
-        // paths.
+        // The known registers cannot include the result (`Known::Found`) of an earlier execution of
+        // this same call: on the first path to the call no register is known to hold it, and a join
+        // keeps only facts that hold on all paths.
         regs[0] = found(insn, pc, regs[1], data).map_or(Known::NOTHING, Known::Found);
         regs[1..6].fill(Known::constant(0));
         return;
@@ -239,8 +239,8 @@ pub fn step(insn: &Insn, pc: u32, regs: &mut Regs, data: &[Data]) {
     let written = writes(insn);
     for (reg, value) in regs.iter_mut().enumerate() {
         if written.has(reg as u8) {
-            // A register other than `dst` gets what an atomic operation fetches, which may be
-            // anything.
+            // Only an atomic operation writes a register other than `dst`: the old value from
+            // memory, of which nothing is known.
             let own = reg == usize::from(insn.dst);
             *value = if own { result(insn, dst, src) } else { Known::NOTHING };
         }

@@ -49,9 +49,10 @@ pub fn generate(
     layout: TargetLayout,
 ) -> Option<Result<CrossCompiled, Refusal>> {
     let isa = named_isa(isa)?;
-    // The runner does not check the number of frames. Calls may therefore omit their check of the
-    // call depth only if the frames suffice from the first frame on, and if no function is called
-    // by its address, because such a call enters the function in a deeper frame.
+    // The runner does not check the number of frames when it enters a function. Calls may therefore
+    // omit their check of the call depth only if a whole stack has enough frames for every function
+    // and all that it calls, and if no function is called by its address, because such a call
+    // enters the function in a deeper frame.
     let fits = |counts: Vec<u8>| counts.iter().all(|count| usize::from(*count) < MAX_FRAMES);
     let by_address = image.code.iter().any(|insn| insn.op == Op::CallReg);
     let bounded = !by_address && frames_below::all(image).is_some_and(fits);

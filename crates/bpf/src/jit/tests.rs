@@ -44,8 +44,9 @@ fn functions_are_compiled_when_they_are_entered() {
 
 #[test]
 fn functions_are_compiled_once_they_are_warm() {
-    // A run executes 84 instructions. `main` has 9 slots, so the JIT compiles it after 9 * 20
-    // interpreted instructions, which the first run does not reach.
+    // `main` has 9 slots and `compile_after` is 20 instructions per slot, so the JIT compiles
+    // `main` after 180 interpreted instructions. A run executes 84, so the first run must not lead
+    // to compilation.
     let limits = Limits { compile_after: 20, ..Limits::default() };
     let (mut h, instance) = sharing(&CodeCache::default(), limits);
     let mut seen = Vec::new();

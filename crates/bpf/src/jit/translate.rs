@@ -115,9 +115,10 @@ impl<'a, 'b> Translator<'a, 'b> {
         let stable = flags().with_readonly().with_can_move();
         let slots = &input.code[input.func.start as usize..][..input.func.len as usize];
         let accesses = slots.iter().filter(|insn| access_size(insn.op).is_some()).count();
-        // With several accesses and no loop, load `base` once at the start, because each access
-        // would otherwise load it again. In a loop a free register is worth more, and the compiler
-        // hoists the load out of the loop anyway.
+        // In a function with several memory accesses and no loop, load `base` (the host address of
+        // guest address 0) once at the start, because each access would otherwise load it again. In
+        // a loop a free register is worth more, and the compiler hoists the load out of the loop
+        // anyway.
         let at_once = accesses > 1 && !facts.loops(input.func);
         let when = if at_once { flags().with_readonly() } else { stable };
         let base = b.ins().load(I64, when, ctx, at::BASE);
@@ -359,7 +360,8 @@ impl<'a, 'b> Translator<'a, 'b> {
         self.settle();
         let budget = self.b.use_var(self.budget);
         let spent = self.b.ins().icmp_imm_s(IntCC::Equal, budget, 0);
-        // A spent budget stays unchanged, so that the variable has the same value on both paths.
+        // A spent `may_goto` budget stays 0 instead of wrapping below 0. The new budget is right
+        // whether the program then jumps or falls through.
         let less = self.b.ins().iadd_imm_s(budget, -1);
         let left = self.b.ins().select(spent, budget, less);
         self.b.def_var(self.budget, left);

@@ -5,8 +5,9 @@
 //! Does not: keep these data in guest memory. Nodes and roots are opaque to programs, so their
 //! bytes in guest memory stay unused.
 //! Models: `bpf_obj_new()`, `bpf_rbtree_*`, `bpf_list_*` of kernel/bpf/helpers.c, v7.3.
-//! Differs: a tree is a sorted vector, so an insertion makes the comparisons of a balanced tree,
-//! and removal is linear. `bpf_rbtree_root/left/right` show a perfectly balanced tree.
+//! Differs: a tree is a sorted vector, so an insertion makes as many comparisons as in a balanced
+//! tree, and a removal takes time in proportion to the number of nodes.
+//! `bpf_rbtree_root/left/right` show a perfectly balanced tree.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -219,7 +220,8 @@ fn middle(low: usize, high: usize) -> Option<usize> {
     (low < high).then(|| low + (high - low) / 2)
 }
 
-/// Returns the child of the node at an index, in the balanced tree over all indices.
+/// Returns the index of the left or right child of the node at index `at`, in a perfectly balanced
+/// tree whose nodes in order have the indices 0 to `len` - 1; None if there is no such child.
 fn child(len: usize, at: usize, left: bool) -> Option<usize> {
     let (mut low, mut high) = (0, len);
     loop {

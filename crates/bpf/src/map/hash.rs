@@ -9,7 +9,8 @@
 //! depends on its buckets and its boot-time seed); the LRU is exact and common to all CPUs, where
 //! the kernel's is approximate and batched per CPU.
 //!
-//! An element in guest memory consists of its key, padded to 8 bytes, then the value once per CPU.
+//! An element in guest memory consists of its key, padded to 8 bytes, then its value, of which a
+//! per-CPU map has one copy for each CPU.
 //! Keys are hashed by their bytes, so padding inside a key counts, as in the kernel.
 
 use super::{MapDef, map_type};
@@ -28,7 +29,7 @@ pub struct Hash {
     max_entries: u32,
     lru: bool,
     len: u32,
-    /// Heads of the chains of entries. The number of buckets is a power of two.
+    /// Heads of the chains of entries, one chain per bucket. Their number is a power of two.
     buckets: Vec<u32>,
     entries: Vec<HashEntry>,
     /// Head of the list of unused entries, linked by `next`.
@@ -239,7 +240,7 @@ impl Hash {
         }
     }
 
-    /// Moves an entry to the most recently used end.
+    /// Makes an entry the most recently used one: moves it to the end of the order of use.
     fn touch(&mut self, at: u32) {
         if self.last != at {
             self.cut(at);

@@ -269,8 +269,8 @@ impl Map {
         }
     }
 
-    /// Returns the address of an owner's value. With `create`, allocates and zeroes a missing
-    /// value, and fills it from `init`.
+    /// Returns the address of the value that belongs to an owner (a task or cgroup). With `create`,
+    /// allocates and zeroes a missing value, and fills it from `init`.
     pub(crate) fn storage_get(
         &mut self,
         ctx: &mut MapCtx<'_>,

@@ -116,8 +116,8 @@ impl Ringbuf {
             if header & BUSY != 0 {
                 break;
             }
-            // A program may have overwritten the record's header. Whatever length the header now
-            // holds, `pending` never passes `producer`.
+            // A program may have overwritten the length in the record's header. `min` cuts the
+            // length, so that `pending` never passes `producer`, the end of the last record.
             self.pending += record_len(header & !DISCARD).min(self.producer - self.pending);
         }
     }

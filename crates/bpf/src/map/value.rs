@@ -90,8 +90,8 @@ impl MapCtx<'_> {
                     let nodes = self.objects.clear_list(addr);
                     self.release_nodes(owner, local_type, node_offset, nodes);
                 }
-                // A lock word keeps its state. Fields of the kinds below the locks hold no
-                // reference; they are only zeroed.
+                // A lock word keeps its state, so it is not zeroed. Untrusted pointers, nodes,
+                // reference counts and opaque fields hold no reference, so they are only zeroed.
                 SpecialKind::SpinLock | SpecialKind::ResSpinLock => continue,
                 SpecialKind::Untrusted | SpecialKind::RbNode | SpecialKind::ListNode => {}
                 SpecialKind::Refcount | SpecialKind::Opaque { .. } => {}

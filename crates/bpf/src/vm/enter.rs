@@ -165,7 +165,7 @@ impl Vm {
     }
 }
 
-/// Runs a program on a stack level of its own.
+/// Runs a program on a nesting level of its own, which has its own guest stack.
 #[inline(always)]
 fn invoke<H: Host>(
     h: &mut H,

@@ -115,7 +115,7 @@ impl Vm {
         Some(place(self.instance(site.instance)?, site.pc))
     }
 
-    /// Returns the frames that lead to a call of the innermost program, innermost first.
+    /// Returns the frames that lead to a call made by the innermost program, innermost first.
     pub fn backtrace(&self, site: CallSite) -> Vec<BacktraceFrame> {
         let callers = (0..site.depth).rev().map(|depth| {
             let pc = *self.mem.own_ref::<u32>(self.stacks.frame_pointer(depth) + CALL_SLOT_OFFSET);
@@ -131,7 +131,8 @@ impl Vm {
         self.contexts.set_calling(ptr::null());
     }
 
-    /// Records the slot of the call that a frame of the running stack level waits for.
+    /// Records the slot of the call that a frame waits for. The frame is in the guest stack of the
+    /// innermost program.
     #[inline]
     pub(crate) fn record_pending_call(&mut self, depth: u32, pc: u32) {
         let at = self.stacks.frame_pointer(depth) + CALL_SLOT_OFFSET;

@@ -16,8 +16,8 @@ use super::{FuncId, Host, InstanceId, Vm};
 use crate::fault::{Fault, FaultKind};
 use crate::jit::{self, Args, CodeEntry, EntryFrame};
 
-/// Runs `func` in frame `depth` of the current stack level until it returns. `setup` supplies r1 to
-/// r5.
+/// Runs `func` until it returns, in frame `depth` of the guest stack of the innermost program.
+/// `setup` supplies r1 to r5.
 #[inline(always)]
 pub(crate) fn run<H: Host>(
     h: &mut H,
@@ -104,7 +104,8 @@ impl Vm {
         found.is_some_and(|found| self.contexts.outermost().set_up(found, &place))
     }
 
-    /// Describes frame `depth` of the running stack level; None if `depth` is beyond the limit.
+    /// Describes frame `depth` of the guest stack of the innermost program; None if `depth` is
+    /// beyond the limit on the number of frames.
     fn place(&self, depth: u32) -> Option<EntryFrame> {
         let max_depth = self.stacks.max_depth();
         let frames = max_depth.checked_sub(depth).filter(|frames| *frames > 0)?;

@@ -2,7 +2,8 @@
 //! Guest stacks: one per nesting level, with a frame of 512 bytes for each call and a page for
 //! arguments.
 //!
-//! Owns: the stacks' addresses and the running level. Does not: push frames (see `interp.rs`).
+//! Owns: the stacks' addresses and the running nesting level.
+//! Does not: push frames (see `interp.rs`).
 //!
 //! ```text
 //!   level n:  | guard | frames 7 .. 0, each 512 bytes, r10 at its end | arguments, scratch | guard |
@@ -19,7 +20,7 @@ use crate::mem::{Memory, OutOfMemory, PAGE, Perm};
 pub const FRAME: u64 = 512;
 
 /// Offset from a frame's r10 to the word that holds the slot of the call that the frame waits for.
-/// The word lies in the level's upper guard.
+/// The word lies in the upper guard of the frame's stack.
 pub const CALL_SLOT_OFFSET: u64 = 2 * PAGE - 8;
 
 const _: () =
@@ -28,17 +29,18 @@ const _: () =
 pub struct Stacks {
     /// Nesting levels in use; 0 when nothing runs.
     pub level: u32,
-    /// End of the frames of the running level, where the level's scratch page begins. While nothing
-    /// runs, the field already holds the end for the first level, so that most invocations need not
-    /// change the field.
+    /// End of the frames of the running nesting level's stack, where the stack's page for arguments
+    /// begins. While nothing runs, the field already holds the end for the first nesting level, so
+    /// that most invocations need not change the field.
     top: u64,
     stride: u64,
     max_level: u32,
-    /// Largest number of frames of a stack level.
+    /// Limit on the number of frames that calls may use in the stack of one nesting level.
     max_depth: u32,
 }
 
-/// State of the surrounding level, which `Stacks::leave` restores.
+/// The nesting level that was running when an invocation began, and the end of the frames of its
+/// stack. `Stacks::leave` restores both.
 #[must_use]
 #[derive(Clone, Copy)]
 pub struct Outer {
@@ -68,8 +70,8 @@ impl Stacks {
         self.level == self.max_level
     }
 
-    /// Begins an invocation. The caller has checked with `full` that a level is free. `leave` takes
-    /// the returned value and ends the invocation.
+    /// Begins an invocation, one nesting level deeper. The caller has checked with `full` that a
+    /// nesting level is free. `leave` takes the returned value and ends the invocation.
     #[inline(always)]
     pub fn enter(&mut self) -> Outer {
         let outer = Outer { level: self.level, top: self.top };
@@ -91,8 +93,9 @@ impl Stacks {
         self.level = 0;
     }
 
-    /// Ends an invocation. The function restores the surrounding level from `outer` instead of
-    /// computing it, because the instructions that follow would have to wait for the computation.
+    /// Ends an invocation. The function restores the surrounding nesting level from `outer` instead
+    /// of computing it, because the instructions that follow would have to wait for the
+    /// computation.
     #[inline(always)]
     pub fn leave(&mut self, outer: Outer) {
         (self.level, self.top) = (outer.level, outer.top);
@@ -103,15 +106,15 @@ impl Stacks {
         self.max_depth
     }
 
-    /// Returns the value of r10 in frame `depth` of the running level.
+    /// Returns the value of r10 in frame `depth` of the running nesting level.
     #[inline]
     pub fn frame_pointer(&self, depth: u32) -> u64 {
         debug_assert!(self.level > 0);
         self.top.wrapping_sub(u64::from(depth) * FRAME)
     }
 
-    /// Returns the address of the page above the frames of the running level, which holds program
-    /// arguments, then scratch space for callbacks.
+    /// Returns the address of the page above the frames of the running nesting level. The page
+    /// holds program arguments, then scratch space for callbacks.
     #[inline]
     pub fn scratch(&self) -> u64 {
         debug_assert!(self.level > 0);

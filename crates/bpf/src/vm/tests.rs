@@ -64,7 +64,8 @@ pub(crate) fn host_on(engine: Engine, text: &str) -> (BareHost, InstanceId) {
 fn small(engine: Engine) -> Config {
     let limits =
         Limits { insns_per_call: 10_000, may_goto: 100, compile_after: 0, ..Limits::default() };
-    // The work costs of the simulated machines, so that helpers cost the same instructions here.
+    // These are the work costs of the simulated machines, so a helper counts as many instructions
+    // here as on a simulated machine.
     let work = WorkCosts { call_bytes: 256, arena_page_bytes: 64 };
     Config { nr_cpus: 4, limits, mem_size: 4 * ARENA_WINDOW, work, engine, ..Config::default() }
 }

@@ -322,7 +322,7 @@ static struct pair kfunc4(struct ctx *ctx, u64 count, u64 a, u64 b, u64 c, u64 d
 
 static struct pair enter(u64 func, u64 fp, u64 depth, const u64 *args);
 
-/* Enters a function's machine code, called by way of the host. Returns its result, or a failure. */
+/* Enters a function that machine code calls through the host. Returns its result, or a failure. */
 static struct pair inside(struct ctx *ctx, u64 func, u64 fp, u64 count, const u64 *args)
 {
 	struct pair pair;

@@ -7,15 +7,21 @@
 //! interpreter), run code (`harness.c`, freestanding, so that no library for aarch64 is needed).
 //!
 //! The file consists of little-endian 64-bit words; bytes are padded to whole words. `n, n things`
-//! stands for a count, then that many things:
+//! and `n, n x (parts of a thing)` stand for a count, then that many things. Lengths are in bytes:
 //!
 //! ```text
-//!   head: n, n offsets of the context; pages; where they lie; where entries lie; bytes of the thunk and of all code; thunk
-//!   n, n cases: bytes of the name, name; r10; deepest r10; arena; may_goto; CPU; limit; whether the kernel's memory may be
-//!     written; n, n x (helper, value); n, n x (slot, probes); n, n addresses, n x (permission, 0 | 1 and page);
-//!     n, n functions: (first slot, whether compiled, bytes, code); n, n runs
-//!   run: count before; r1 to r5; n, n kfunc calls x (id, r1 to r5); end (0 value | 1 or 2 fault | 3 address, bytes, store,
-//!     fault | 4 address, fault); count; stores dropped; n, n x (which page, page)
+//!   file: n, n offsets of fields of the context; number of pages of guest memory; address at which
+//!     the pages lie; address of the table of entries; length of the access thunk; length of all
+//!     code; access thunk; n, n cases; 0
+//!   case: length of the name, name; r10 of the first frame; r10 of the deepest frame; address of
+//!     the arena, or 0; budget of `may_goto`; CPU; instruction limit; whether programs may write
+//!     kernel structures; n, n x (helper, its result); n, n x (instruction, whether it is a load
+//!     that reads 0 where no memory is mapped); n, n page addresses, n x (permission, 0 for a zero
+//!     page | 1, contents); n, n x function (first slot, whether compiled, length, code); n, n runs
+//!   run: instruction count before; r1 to r5; n, n x kfunc call (id, r1 to r5); end; instruction
+//!     count after; stores to arena holes; n, n x changed page (its index in the case, contents)
+//!   end: 0, r0 | 1 (instruction limit), fault | 2 (call depth), fault | 3 (memory), address,
+//!     length, whether a store, fault | 4 (call of a bad address), address, fault
 //!   fault: n, n slots, innermost first; bit mask of the known registers, their values
 //! ```
 

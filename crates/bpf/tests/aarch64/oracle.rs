@@ -56,7 +56,7 @@ pub enum Arg {
     ArenaLow,
 }
 
-/// Environment of a program.
+/// What a program of a case may write, which memory it has, and which functions are compiled.
 #[derive(Clone, Copy, Default)]
 pub struct Environment {
     pub kernel_stores: bool,
@@ -64,8 +64,8 @@ pub struct Environment {
     /// Whether the program accesses no memory but its first frames. The harness then compares no
     /// other memory.
     pub frames_only: bool,
-    /// Bit mask of the functions that have no entry in the table, as if they were not compiled.
-    /// Code calls them through the host.
+    /// Bit n is set if the table of code addresses lacks the address of function n, as if the
+    /// function were not compiled. Code calls these functions through the host.
     pub not_compiled: u64,
 }
 
@@ -76,7 +76,8 @@ pub struct Oracle {
     pub nr_cases: u64,
     pub code_bytes: u64,
     pub thunk: Vec<u8>,
-    /// Operations (`Op`) in the cases, and the ways in which runs ended (0 return, else `kind()`).
+    /// Operations (`Op`) in the cases, and the ways in which runs ended: 0 for a return, otherwise
+    /// the number that `kind` gives the fault.
     pub ops: BTreeSet<u8>,
     pub ends: BTreeSet<u64>,
 }
@@ -264,7 +265,8 @@ fn write_fault(out: &mut Words, program: &Program, fault: &Fault) {
 struct TestHost {
     host: BareHost,
     instance: InstanceId,
-    /// A second instance, which runs the small programs of `ask`.
+    /// A second instance, in which `ask` runs small programs to learn r10 and the results of
+    /// helpers.
     aside: InstanceId,
     pages: u64,
     arena: u64,

@@ -91,7 +91,8 @@ impl Claim {
         broken
     }
 
-    /// Returns the text between a page's markers, or an error if a figure cannot be shown.
+    /// Returns the text that a page must have between the claim's markers, or an error if a figure
+    /// cannot be shown.
     pub fn table(&self, readings: &[Reading]) -> Result<String, String> {
         if let Some(fault) = readings.iter().find_map(Reading::fault) {
             return Err(fault);
@@ -119,7 +120,7 @@ impl Claim {
         Ok(text)
     }
 
-    /// Returns all checks of a column in words.
+    /// Returns, in words, the bounds of all checks that belong to a column of the table.
     fn bounds(&self, column: &Check) -> String {
         let same = self.checks.iter().filter(|c| c.quantity() == column.quantity());
         same.filter(|c| !c.is_shown_only()).map(Check::bound).collect::<Vec<_>>().join("; ")

@@ -7,7 +7,8 @@ use std::process::Command;
 use scxlab_lab::metric::{self, Metric};
 use serde_json::Value;
 
-/// Name of a figure, with its qualifiers.
+/// Quantity that a check measures: a metric of the whole run, of a cgroup or of tasks. A metric of
+/// the whole run may have another metric subtracted (`less`) or be divided by another (`per`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantity<'a> {
     pub metric: &'a str,

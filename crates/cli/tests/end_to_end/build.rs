@@ -7,7 +7,8 @@ use scxlab_loader::object::Object;
 
 use super::{root, scxlab, text};
 
-/// The test compares the parsed contents of the objects instead of their bytes, because the
+/// `scxlab build` makes the same object of a shipped scheduler's source as scxlab's own build. The
+/// test compares the parsed contents of the two objects instead of their bytes, because the
 /// compiler orders some types by their addresses in its memory.
 #[test]
 fn a_source_becomes_the_object_that_is_shipped() {

@@ -545,7 +545,7 @@ fn inspect_shows_needs_and_knobs() {
 fn completions_and_man_pages_are_made() {
     assert!(text(&["completions", "bash"]).contains("_scxlab"));
     assert!(text(&["completions", "fish"]).contains("SCXLAB_COMPLETE=fish"));
-    // A shell's completion script sets this variable.
+    // A shell's completion script sets SCXLAB_COMPLETE when it asks for candidates.
     let mut asked = scxlab(&["--", "scxlab", "run", "--fail"]);
     let offered = asked.env("SCXLAB_COMPLETE", "fish").output().unwrap().stdout;
     assert!(String::from_utf8(offered).unwrap().starts_with("--fail-on-exit\t"));

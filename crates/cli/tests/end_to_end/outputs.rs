@@ -149,7 +149,8 @@ fn a_full_disk_is_named_and_a_device_stays_one() {
     assert!(!fs::metadata("/dev/full").unwrap().is_file());
 }
 
-/// Runs under a limit on address space, as containers and batch systems set it.
+/// Containers and batch systems limit the address space of a process. Commands succeed under a
+/// limit of 4 GiB; under 1 GiB a run fails, and its message names the limit.
 #[test]
 fn address_space_is_what_the_run_needs() {
     let under = |kib: u32, args: &str| {

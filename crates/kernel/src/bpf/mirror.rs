@@ -223,7 +223,8 @@ impl Kernel {
         self.join_group(id, leader_addr, parent);
     }
 
-    /// Appends the task to its thread group's list of threads. The group's leader starts the list.
+    /// Appends the task to its thread group's list of threads. A task that leads the group starts a
+    /// new list.
     fn join_group(&mut self, id: TaskId, leader: u64, parent: u64) {
         let addr = self.tasks[id].addr;
         let user = !self.tasks[id].kthread && !self.tasks[id].is_idle_task();

@@ -35,8 +35,8 @@ pub struct CoschedTime {
 }
 
 impl CoschedTime {
-    /// Accounts the time since the last call, up to `at`: adds it to `some_ns` and `all_ns` if the
-    /// tasks were in the states that these count.
+    /// Accounts the time since the last call, up to `at`. Adds it to `some_ns` if two or more tasks
+    /// were runnable and at least one ran, and also to `all_ns` if as many ran as possible.
     #[inline]
     pub fn settle(&mut self, at: Nanos, nr_cpus: u32) {
         let Some(time) = at.checked_sub(self.since) else { return };

@@ -13,13 +13,14 @@ use scxlab_trace::event::EventKind;
 
 /// A lock.
 ///
-/// Events are atomic, so a kernel path may request a lock at a clock well after its event (after a
-/// fork's work, for example), and a later event may request the lock at an earlier clock. A request
-/// in the interval in which other CPUs hold the lock or spin for it joins the end of the queue. A
-/// request before that interval gets the lock without a wait. If its holder releases the lock only
-/// after the interval has begun, two CPUs held the lock at once, because the model has already
-/// handled the requests of the interval. The model then makes the interval longer by that overlap,
-/// so that later requests wait for it.
+/// Requests may arrive out of order. Events are atomic, so a kernel path may request the lock for a
+/// time well after its event (after a fork's work, for example), and the handler of a later event
+/// may then request the lock for an earlier time. The model therefore keeps the latest interval in
+/// which CPUs hold the lock without a break. A request within this interval joins the end of the
+/// queue. A request for a time before the interval gets the lock without a wait. If the CPU that
+/// made this early request releases the lock only after the interval has begun, two CPUs held the
+/// lock at once, because the model has already handled the requests of the interval. The model then
+/// makes the interval longer by that overlap, so that later requests wait for it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lock {
     /// Interval in which the lock is held without a break.
@@ -165,8 +166,8 @@ impl Kernel {
 }
 
 impl LockId {
-    /// Returns the lock as a word for the trace: the CPU of a run queue, or the table index of a
-    /// DSQ with the top bit set.
+    /// Returns the number that stands for the lock in the trace: for a run queue's lock the number
+    /// of its CPU, for a DSQ's lock the DSQ's table index with the top bit set.
     fn word(self) -> u64 {
         match self {
             LockId::Rq(cpu) => u64::from(cpu.0),

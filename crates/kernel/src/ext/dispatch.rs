@@ -127,7 +127,7 @@ impl Kernel {
     }
 
     /// `scx_dispatch_sched()`: looks for a task in the global DSQ, and then calls `ops.dispatch`.
-    /// In bypass it takes a task from the bypass DSQ instead of the call.
+    /// In bypass it looks in the bypass DSQ instead of calling `ops.dispatch`.
     #[inline(always)]
     fn dispatch_sched(&mut self, cpu: CpuId, prev: TaskId, prev_ext: bool) -> SearchResult {
         let global = self.global_dsq(cpu);
@@ -188,8 +188,9 @@ impl Kernel {
         }
     }
 
-    /// `finish_dispatch()`: carries out one buffered insertion. Ignores it, without an error, if
-    /// the task no longer waits in the scheduler.
+    /// `finish_dispatch()`: carries out one buffered insertion. Ignores the insertion, without an
+    /// error, if the scheduler no longer owns the task, or if it owns the task through a later
+    /// enqueue.
     fn finish_dispatch(&mut self, cpu: CpuId, entry: &BufferedInsert) {
         let task = entry.task;
         let waiting = self

@@ -246,8 +246,8 @@ impl Kernel {
         let t = &self.tasks[task];
         let guest: &abi::task_struct = self.vm.mem.host_ref(t.addr);
         let scx = &guest.scx;
-        // An asterisk marks a task that the scheduler owns. The scheduler's name is always `root`,
-        // because there is only one.
+        // An asterisk marks a task that the scheduler has initialised. `root` names the scheduler
+        // of the task: it is always the root scheduler, because sub-schedulers are not modelled.
         let owned = if t.ext.phase == TaskPhase::None { "" } else { "*" };
         let ms = self.jiffies_ms(scx.runnable_at, ctx.at_jiffies);
         let dsq = t.ext.dsq.map(|dsq| self.ext.dsqs.get(dsq).user_visible_id());

@@ -4,7 +4,6 @@
 //! Owns: the order of the steps of loading and of unloading. Models: kernel
 //! `scx_root_enable_workfn()`, `scx_root_disable()`, `scx_validate_ops()`, `bpf_scx_init_member()`,
 //! 7.3.
-//! `scx_validate_ops()`, `bpf_scx_init_member()`, 7.3.
 
 use super::exit::{ExitInfo, ExitKind};
 use super::op::Op;

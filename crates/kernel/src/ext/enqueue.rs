@@ -412,8 +412,8 @@ impl Kernel {
         ts.scx.flags = t.ext.flags;
     }
 
-    /// `scx_set_task_slice()`: sets the slice, and drops one that a program set without the run
-    /// queue's lock.
+    /// `scx_set_task_slice()`: sets the task's slice. If a program has set a slice without the run
+    /// queue's lock, and the kernel has not applied it yet, drops that slice.
     pub(crate) fn set_slice(&mut self, task: TaskId, slice: u64) {
         let (t, ts) = self.task_and_guest(task);
         ts.scx.slice = slice;

@@ -100,7 +100,8 @@ impl Kernel {
         self.ext.root.as_ref().is_some_and(|sched| sched.exit.is_none())
     }
 
-    /// As `ext_exit`, with a given origin, for an exit that the current call did not cause.
+    /// As `ext_exit`, but the caller names the place in the scheduler that caused the exit
+    /// (`origin`).
     pub(crate) fn claim_exit(&mut self, kind: ExitKind, code: i64, message: &str, origin: Origin) {
         let at = self.clock();
         let cpu = self.exec.cpu;

@@ -260,8 +260,9 @@ impl IdleState {
     }
 
     /// Returns the work of the default picker if its search fails for certain: no CPU is idle, and
-    /// the task may run on all CPUs (`nr_affine` is their number). The searches and claims of that
-    /// case were counted when the on-line CPUs last changed. None if the caller must search.
+    /// the task may run on all CPUs. The searches and claims of that case were counted when the
+    /// on-line CPUs last changed. `nr_affine` is the number of CPUs on which the task may run. None
+    /// if the caller must search.
     #[inline(always)]
     fn failed_select(&self, here: CpuId, nr_affine: u32, prev: CpuId, flags: u64) -> Option<Work> {
         let none = !self.per_node && self.global.is_empty();

@@ -182,7 +182,8 @@ impl Kernel {
         }
     }
 
-    /// Handles a change of class, before the task is enqueued in the new class.
+    /// Notifies the old and the new class of a task's change of class, before the task is enqueued
+    /// in the new class. sched_ext disables a task that leaves, and enables a task that joins.
     pub(crate) fn switching_to(&mut self, task: TaskId, old: Class, new: Class) {
         if old == Class::Ext && self.tasks[task].ext.phase == TaskPhase::Enabled {
             self.ext_disable_task(task);

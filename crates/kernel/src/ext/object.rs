@@ -16,7 +16,8 @@ use std::rc::Rc;
 
 /// Name of the kernel's struct whose instances, the ops tables of objects, can be attached.
 const OPS_TYPE: &str = "sched_ext_ops";
-/// Name of that struct's form with topological CPU numbers (cids), which is not modelled.
+/// Name of the form of `struct sched_ext_ops` in which CPUs are numbered by topology (cids). This
+/// form is not modelled.
 const OPS_CID_TYPE: &str = "sched_ext_ops_cid";
 
 /// Reason why a linked object could not be attached.

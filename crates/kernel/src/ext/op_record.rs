@@ -50,13 +50,15 @@ impl Kernel {
             Op::Stopping | Op::SetWeight | Op::CgroupSetWeight => arg(1),
             Op::CpuOnline | Op::CpuOffline => arg(0),
             Op::Yield => u64::from(arg(1) != 0),
-            // The value is `scx_init_task_args.fork` or `scx_exit_task_args.cancelled`.
+            // The recorded value is `scx_init_task_args.fork` for `ops.init_task`, and
+            // `scx_exit_task_args.cancelled` for `ops.exit_task`.
             Op::InitTask | Op::ExitTask => self.first_member::<u8>(arg(1)).into(),
-            // The value is `scx_cgroup_init_args.weight`.
+            // The value recorded for `ops.cgroup_init` is `scx_cgroup_init_args.weight`.
             Op::CgroupInit => self.first_member::<u32>(arg(1)).into(),
-            // The value is `scx_exit_info.kind`.
+            // The value recorded for `ops.exit` is `scx_exit_info.kind`.
             Op::Exit => self.first_member::<u32>(arg(0)).into(),
-            // The value is the number of allowed CPUs among the first 64.
+            // The value recorded for `ops.set_cpumask` is the number of allowed CPUs among the
+            // first 64.
             Op::SetCpumask => self.first_member::<u64>(arg(1)).count_ones().into(),
             _ => 0,
         }

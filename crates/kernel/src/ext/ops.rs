@@ -119,7 +119,8 @@ impl Kernel {
         }
     }
 
-    /// As `op_about`, while another program runs. Restores that program's frame afterwards.
+    /// As `op_about`, for a call while another program of the scheduler runs. Afterwards restores
+    /// the context (`OpFrame`) of that outer program.
     #[allow(clippy::too_many_arguments, reason = "as `op_about`")]
     #[cold]
     #[inline(never)]

@@ -94,8 +94,8 @@ impl Kernel {
         result
     }
 
-    /// Returns the origin of a current error: the program's call whose request the kernel carries
-    /// out now, with the callers of that call.
+    /// Returns the origin of an error that is raised now: the program's call whose request the
+    /// kernel carries out now, with the callers of that call.
     pub(super) fn origin(&self) -> Origin {
         let Some(caller) = self.ext_caller() else { return Origin::default() };
         // The stack of a program that has returned is gone, so only the call's own place is known.

@@ -33,7 +33,8 @@ impl Kernel {
         Origin { lines, frames: frame.into_iter().collect() }
     }
 
-    /// Returns the origin of a watchdog that is late: the operations that ran on all on-line CPUs.
+    /// Returns the origin of an exit because the watchdog itself ran too late. The origin lists the
+    /// operations that ran lately on the on-line CPUs.
     pub(super) fn origin_of_late_watchdog(&self) -> Origin {
         let cpus: Vec<CpuId> = self.online_cpus().collect();
         Origin { lines: self.operations_on(&cpus), frames: Vec::new() }

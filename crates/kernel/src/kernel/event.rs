@@ -147,7 +147,8 @@ impl Kernel {
         self.end.stop.as_ref()
     }
 
-    /// Charges the queues that the default class has created since the last call to the run.
+    /// Charges to the run the memory of the queues that the default class has created since the
+    /// last call of this function.
     fn charge_queues(&mut self) {
         let bytes = self.fair.bytes_of_queues();
         let new = bytes.saturating_sub(self.end.charged_queue_bytes);

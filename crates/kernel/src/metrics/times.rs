@@ -57,8 +57,8 @@ impl TimeHistogram {
         self.max = self.max.max(ns);
     }
 
-    /// Returns the slots up to that of the longest recorded time. The slots above are never read,
-    /// so that they take no memory.
+    /// Returns the slots up to that of the longest recorded time. The slots above are never
+    /// accessed, so that the host gives them no memory pages.
     fn used(&self) -> &[u64] {
         &self.counts[..=slot(self.max)]
     }

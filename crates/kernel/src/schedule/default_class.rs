@@ -56,7 +56,8 @@ impl Env for View<'_> {
     }
 }
 
-/// Borrows the default class and its view of the kernel at the same time.
+/// Borrows the default class, and at the same time the part of the kernel's state that the class
+/// may read (`View`).
 macro_rules! with_view {
     ($k:ident, |$fair:ident, $view:ident| $body:expr) => {{
         let $view =
@@ -270,7 +271,8 @@ impl Kernel {
             self.fair.set_group_idle(id, new.idle, at);
         }
         if (old.quota, old.period, old.burst) != (new.quota, new.period, new.burst) {
-            // Differs: the real kernel draws the phase of each group's periods at random (see
+            // Differs: the periods of every group begin at multiples of their length; the real
+            // kernel draws their phase at random for each group (see
             // docs/internals/fidelity-eevdf.md).
             let spec =
                 BandwidthSpec { quota: new.quota, period: new.period, burst: new.burst, phase: 0 };
@@ -355,7 +357,8 @@ impl Kernel {
         })
     }
 
-    /// Pulls tasks to a CPU that has none left. Returns true if a task came that does not sleep.
+    /// Pulls tasks to a CPU that has none left. Returns true if one of them is awake: a balance may
+    /// also move sleeping tasks whose dequeue is delayed.
     fn fair_newidle(&mut self, cpu: CpuId) -> bool {
         let at = self.clock();
         let result = with_view!(self, |fair, view| fair.newidle_balance(&view, cpu, at));
@@ -411,7 +414,8 @@ impl Kernel {
     }
 
     /// Accounts the tasks that a balance moved, and requests the pushes of running tasks that the
-    /// balance asked for. Returns true if a task moved that does not sleep.
+    /// balance asked for. Returns true if one of the moved tasks is awake: a balance may also move
+    /// sleeping tasks whose dequeue is delayed.
     fn fair_balanced(&mut self, done: scxlab_fair::Balanced) -> bool {
         for moved in &done.moves {
             self.charge(self.machine.costs.sched.migrate_ns);

@@ -6,9 +6,9 @@
 //! time that tasks owe.
 //! Does not: choose the task that runs.
 //!
-//! The kernel settles progress lazily, because speed is constant between the events that change it.
-//! If interrupts took time, a step-end event comes too early; its handler finds work left and posts
-//! the event again.
+//! The kernel brings a task's progress up to date only when an event needs it, because the CPU's
+//! speed is constant between the events that change it. If interrupts took time, a step-end event
+//! comes too early; its handler finds work left and posts the event again.
 
 use std::any::Any;
 

@@ -5,7 +5,7 @@
 
 use super::{Btf, BtfKind, Type, TypeId};
 
-/// Size of the largest integer, in bytes.
+/// Largest valid size of an INT type, in bytes.
 const MAX_INT: u32 = 16;
 
 /// A field of a struct or union.

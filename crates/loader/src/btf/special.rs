@@ -128,7 +128,8 @@ impl<'a> SpecialFieldSearch<'a> {
         self.repeat(first, count, elem, found)
     }
 
-    /// Strips wrappers and array dimensions; returns the element type and the number of elements.
+    /// Strips typedefs, qualifiers, type tags and array dimensions; returns the element type and
+    /// the number of elements.
     fn element(&self, id: TypeId) -> Result<(TypeId, u64), BtfError> {
         let mut at = self.btf.resolve(id)?;
         let mut count: u64 = 1;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Walks from type to type: through wrappers, to the size of a type, and along field paths.
+//! Walks from type to type: through wrappers (typedefs, qualifiers and type tags), to the size of a
+//! type, and along field paths.
 //!
 //! Owns: the bound on every walk. A chain longer than `MAX_DEPTH` is an error, so a walk ends even
 //! in a cycle of typedefs, or in an array whose element type is the array itself.
@@ -7,13 +8,14 @@
 
 use super::{Btf, BtfError, BtfKind, TypeId};
 
-/// Longest chain of wrappers or array dimensions that a walk follows, as in libbpf.
+/// Longest chain of typedefs, qualifiers, type tags or array dimensions that a walk follows, as in
+/// libbpf.
 pub const MAX_DEPTH: usize = 32;
 
 /// A field or array element inside a type, with its bit offset from the start of that type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldRef {
-    /// Declared type, with its wrappers.
+    /// Type as declared, with its typedefs and qualifiers.
     pub ty: TypeId,
     pub bit_off: u64,
     pub bitfield_bits: u32,

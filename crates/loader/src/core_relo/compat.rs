@@ -90,7 +90,8 @@ fn compat_below(
     Err(CoreError::TooDeep)
 }
 
-/// Whether a field of the target type can be accessed as a field of the local type.
+/// Whether code that was compiled for a field of type `local_id` can access a field that has the
+/// type `target_id` in the target.
 pub(super) fn fields_are_compat(
     local: &Btf,
     mut local_id: TypeId,

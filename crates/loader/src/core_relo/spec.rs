@@ -33,8 +33,8 @@ pub struct AccessPath<'a> {
 /// Value of a field relocation, with the facts that patching needs.
 pub struct FieldValue {
     pub value: u64,
-    /// Bytes that a load of the field (or of one element of it) reads; 0 where the size does not
-    /// matter.
+    /// Bytes that a load of the field (or of one element of it) reads; 0 unless the relocation asks
+    /// for the byte offset of a field that is no bitfield.
     pub size: u32,
     pub ty: TypeId,
     /// Whether patching must check that the compiler put this value into the instruction. For most

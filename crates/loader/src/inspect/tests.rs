@@ -9,7 +9,7 @@ use crate::link::{KconfigValue, KsymVar};
 use crate::object::tests::{core_object, full_object, kernel_btf};
 use scxlab_bpf::kfunc::KfuncId;
 
-/// A kernel that has the types and nothing else.
+/// A kernel that has types, but no functions, variables or configuration values.
 struct Bare(Btf);
 
 impl Target for Bare {
@@ -72,8 +72,8 @@ fn kernel_fields_are_asked_for_once_each() {
     assert!(field("task_struct.pid", RelocKind::FieldByteOffset).found);
     assert_eq!(field("task_struct.gone", RelocKind::FieldByteOffset).sites, 2);
     assert!(!field("task_struct.gone", RelocKind::FieldExists).found);
-    // `poisoned` does not list the question whether a field exists, but lists the access to the
-    // field.
+    // `poisoned` lists a missing field because programs load it. Relocations that only ask whether
+    // the field exists add no entry.
     assert_eq!(r.poisoned.iter().filter(|p| *p == "task_struct.gone").count(), 1);
     assert!(r.poisoned.contains(&"enum state::ST_GONE".to_owned()));
     assert!(!r.poisoned.iter().any(|p| p == "struct absent"));

@@ -49,7 +49,8 @@ fn functions_callbacks_and_kfuncs_are_reached() {
     };
     check("calls", 8 * 100 + 15);
     check("with_callback", 10);
-    // The compatible flavour is bound. The flavour with another prototype counts as absent.
+    // The program declares two flavours of the weak kernel function `kfunc_v2`. The one that has
+    // the kernel's prototype is bound, and its call adds 600. The other one must count as absent.
     check("kfuncs", 34 + 600);
     check("inner_found", 1);
 }

@@ -56,7 +56,8 @@ fn the_end_of_the_set_is_safe() {
     assert!(!test(&small, CpuId(1 << 20)));
     assert_eq!(weight(&CpuMask::all(65)), 65);
     assert_eq!(CpuMask::new(0).len(), 1);
-    // In sets of different length, the shorter one lacks the CPUs past its end.
+    // Two sets may differ in length. CPUs past the end of the shorter set must count as absent from
+    // it.
     assert!(!is_subset(&CpuMask::all(65), &CpuMask::all(64)));
     assert!(is_subset(&CpuMask::all(64), &CpuMask::all(65)));
     assert_eq!(iter_and(&CpuMask::all(65), &CpuMask::all(64)).count(), 64);

@@ -18,7 +18,8 @@ fn every_preset_loads_under_its_name() {
     }
 }
 
-/// The shapes of the machines that papers and mailing-list threads describe.
+/// The presets for machines of papers and mailing-list threads must have the numbers of CPUs, cores
+/// and nodes that these sources give.
 #[test]
 fn the_papers_machines() {
     let shape = |name: &str| {

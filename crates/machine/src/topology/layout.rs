@@ -19,9 +19,9 @@ use crate::id::{CoreId, CpuId, LlcId, NodeId};
 const MEMORY_BYTES_MAX: u64 = 1 << 52;
 /// The largest SLIT distance: the table's entries are bytes, and 255 means "unreachable".
 const DISTANCE_MAX: u32 = 254;
-/// Maximum number of groups of scheduling domains. Each node sees every other node at each
-/// distance, so there are nodes x nodes x distances groups. The limit allows four distances among
-/// 1024 nodes, the kernel's maximum, or 64 among 256.
+/// Maximum number of groups of scheduling domains. Each node has a domain for each distance, and a
+/// domain has at most one group for each node, so there are up to nodes x distances x nodes groups.
+/// The limit allows four distances among 1024 nodes, the kernel's maximum, or 64 among 256.
 const NUMA_GROUPS_MAX: usize = 1 << 22;
 
 /// A machine as its source describes it, not yet checked. CPU numbers are the kernel's.
@@ -100,7 +100,7 @@ pub enum TopologyError {
     Empty {
         /// "core" or "LLC".
         what: &'static str,
-        /// Index of the group among the cores or LLCs, sorted by lowest CPU.
+        /// Index of the core or LLC in the layout.
         index: usize,
     },
     /// A CPU is in two groups of one kind.
@@ -122,7 +122,7 @@ pub enum TopologyError {
     UnknownCpu {
         /// "LLC" or "node".
         what: &'static str,
-        /// Index of the group among the LLCs, sorted by lowest CPU, or among the nodes.
+        /// Index of the LLC or node in the layout.
         index: usize,
         cpu: u32,
     },

@@ -86,8 +86,8 @@ impl TestMachine {
         Child { task, pid: self.k.tasks[task].pid }
     }
 
-    /// `SCX_OPS_OPEN` without the hotplug sequence: opens an object and fills in its `__SCX_*`
-    /// constants.
+    /// Opens an object and fills in its `__SCX_*` constants, as `SCX_OPS_OPEN` does. Unlike this
+    /// macro, the function does not set `hotplug_seq` of the ops.
     pub fn open(&self, name: &str) -> OpenObject {
         let mut open = OpenObject::new(object(name));
         open.globals.fill_enum_globals("__", &self.k.target().btf);

@@ -73,7 +73,7 @@ fn affinity_hammer(b: &TestMachine, workers: &[Child]) -> Script {
             return TaskStep::Exit;
         }
         let cpu = CpuId((i / workers.len() % 4) as u32);
-        // The call fails if the worker has exited, which does not matter here.
+        // Setting the affinity fails if the worker has exited, which does not matter here.
         let _ = ctx.sys.set_affinity(workers[i % workers.len()].task, &CpuMask::of(nr, [cpu]));
         i += 1;
         TaskStep::Compute { work: 10_000 }

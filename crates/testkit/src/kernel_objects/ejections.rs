@@ -61,7 +61,8 @@ pub fn enq_last_no_enq(b: &mut TestMachine) {
     b.detach();
 }
 
-/// Calls `scx_bpf_exit()` from each of six operations.
+/// The scheduler calls `scx_bpf_exit()` from each of six operations in turn. The exit record must
+/// hold the operation's number (`exit_point`) as code and as message.
 pub fn exit(b: &mut TestMachine) {
     background(b);
     for point in 0..6 {
@@ -94,7 +95,8 @@ pub fn prog_run(b: &mut TestMachine) {
 }
 
 /// Takes CPU 1 off line or on line while a scheduler with or without hotplug operations is loaded,
-/// or between open and attach.
+/// or between open and attach. The scheduler must exit each time, with a code that asks for a
+/// restart.
 pub fn hotplug(b: &mut TestMachine) {
     background(b);
     for (onlining, callbacks) in [(true, true), (false, true), (true, false), (false, false)] {

@@ -14,7 +14,7 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos};
 
 const SLICE_DFL: u64 = 20 * MS;
 
-/// Constructor of one task's script.
+/// Function that makes one task's script, its behaviour.
 type Make = fn() -> Script;
 
 /// Returns one counter of a per-CPU array, summed over CPUs.
@@ -67,7 +67,7 @@ pub fn cpu0(b: &mut TestMachine) {
 }
 
 /// scx_central: CPU 0 dispatches for all CPUs, driven by a timer; tasks on other CPUs get infinite
-/// slices.
+/// slices. All tasks must make progress, and the scheduler's queue must not overflow.
 pub fn central(b: &mut TestMachine) {
     let mut open = b.open("scx_central");
     let nr = u64::from(b.nr_cpus());
@@ -236,7 +236,8 @@ fn same_cgroup_on_pairs(b: &mut TestMachine) {
     assert!(apart * 10 < together, "{apart} samples with two cgroups, {together} with one");
 }
 
-/// scx_userland: a user process orders tasks by virtual time.
+/// scx_userland: a user process orders all tasks but pinned ones by virtual time. All tasks must
+/// make progress.
 pub fn userland(b: &mut TestMachine) {
     super::userland::run(b, |b, loaded, scheduler| {
         let tasks: Vec<Child> = mixed(b);

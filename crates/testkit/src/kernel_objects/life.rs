@@ -25,7 +25,8 @@ pub fn create_dsq(b: &mut TestMachine) {
     assert_eq!(b.k.ext.exits[0].kind as u64, UNREG, "{:?}", b.k.ext.exits);
 }
 
-/// A scheduler without operations: all tasks go through the global DSQs.
+/// A scheduler without operations: all tasks go through the global DSQs, and each must get CPU
+/// time.
 pub fn minimal(b: &mut TestMachine) {
     let loaded = b.open_and_load("minimal");
     for _ in 0..3 {
@@ -170,8 +171,9 @@ fn becomes_ext(back: bool) -> super::script::Script {
     })
 }
 
-/// The part of total_bw that concerns a scheduler: load on every CPU before, during and after the
-/// time in which the scheduler is attached.
+/// The part of the selftest total_bw that concerns a scheduler, with one CPU hog per CPU. Before,
+/// during and after the time in which the scheduler is attached, each hog must run for more than
+/// half of the time.
 pub fn total_bw(b: &mut TestMachine) {
     let stress: Vec<Child> =
         (0..b.nr_cpus()).map(|_| b.spawn(TaskSpec::normal("stress"), hog())).collect();

@@ -29,7 +29,8 @@ const DEFAULT_PRIO: i32 = 120;
 pub(super) struct Ftrace {
     bundles: Vec<Vec<FtraceEvent>>,
     pending: usize,
-    /// Version of the name with which the file last described a task, indexed by the task's slot.
+    /// `Names::task_version` of the name with which the file last described a task; 0 if the file
+    /// has not described it. Indexed by task id.
     described: Vec<u64>,
     /// Number of missing events, indexed by CPU; empty if none are missing.
     lost: Vec<u64>,

@@ -131,8 +131,8 @@ fn compare(ours: &str, theirs: &MessageDescriptor) {
     let fields: Vec<_> = schema::FIELDS.iter().filter(|(message, ..)| *message == ours).collect();
     assert!(!fields.is_empty(), "{ours} is not declared");
     for &&(_, name, declared, number) in &fields {
-        // Perfetto's field `machine_name` is newer than the crate `perfetto_protos`:
-        // https://github.com/google/perfetto/pull/6335
+        // Perfetto's field `machine_name` is newer than the crate `perfetto_protos`, so it cannot
+        // be compared: https://github.com/google/perfetto/pull/6335
         if (ours, name) == ("SystemInfo", "machine_name") {
             continue;
         }
@@ -303,7 +303,8 @@ fn queue_lengths_follow_moves_and_repeats() {
     assert_eq!(enter(2, 5), [(5, 2)]);
     assert_eq!(enter(1, 6), [(5, 1), (6, 1)]);
     assert_eq!(enter(1, 6), [(6, 1)]);
-    // A local DSQ is not counted, but the task has left DSQ 6, which is now empty.
+    // Task 1 moves to a local DSQ. Local DSQs are not counted, so the only change must be that DSQ
+    // 6 is now empty.
     assert_eq!(enter(1, 1 << 63 | 2), [(6, 0)]);
     assert_eq!(lengths.leave(TaskId(1)), None);
     assert_eq!(lengths.leave(TaskId(2)), Some((5, 0)));

@@ -41,8 +41,9 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     let busy = |op: Op| {
         if work == TimeSpan(0) { vec![op] } else { vec![Op::Compute(work), op] }
     };
-    // Receiver r of group g owns pipe fd<g * fds + r>, which is its instance number. A sender
-    // computes the first number of its group by removing the remainder of its own (i / fds * fds).
+    // Receiver r of group g has the instance number n = g * fds + r and reads from pipe `fd<n>`. A
+    // sender with instance number i belongs to group i / fds (rounded down), so the pipes of its
+    // group begin at number i / fds * fds.
     let to = |r: u32| format!("fd{{i/{fds}*{fds}+{r}}}");
     let writes = (0..fds).flat_map(|r| busy(Op::Write { pipe: to(r), bytes })).collect();
     let sender = vec![Op::Barrier("start".into()), Op::Loop { times: Some(loops), ops: writes }];

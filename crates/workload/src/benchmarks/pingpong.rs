@@ -3,7 +3,8 @@
 //!
 //! Models: synchronous wake-ups; one task of a pair is runnable at any time. A unit is a round
 //! trip.
-//! Leaves out: nothing known. The time of a trip is the sum of wake-up and call costs.
+//! Leaves out: nothing known. The time of a trip is the sum of the costs of wake-ups and
+//! system calls.
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;

@@ -78,7 +78,8 @@ fn chat_passes_each_message_on_to_all_others() {
 fn hackbench_groups_do_not_mix() {
     let config = ExecConfig { nr_cpus: 2, ..ExecConfig::default() };
     let mut program = program("hackbench,groups=2,fds=2,loops=1");
-    // Without the senders of the second group, its receivers must starve.
+    // The second group has receivers but no senders, so its receivers must wait for ever: messages
+    // of the first group's senders must not reach them.
     program.threads[1].instances = 2;
     program.barriers[0].parties = 6;
     let mut executor = Executor::new(&program, config).unwrap();
@@ -92,8 +93,8 @@ fn hackbench_groups_do_not_mix() {
 fn sleepers_keep_to_their_utilization() {
     let (mock, _) = run("sleepers,tasks=8,duration=1s", 8);
     let ran: u64 = mock.tasks.iter().map(|t| t.run_ns).sum();
-    // Each task works for 1 ms in every turn of 5 ms. Its 200th turn ends with the run and is not
-    // counted.
+    // Each task computes for 1 ms in every turn of 5 ms, so in a run of 1 s it must compute for
+    // 200 ms. Its 200th turn ends at the same time as the run and is not counted.
     assert_eq!((ran, mock.total_work()), (8 * 200_000_000, 8 * 199));
 }
 

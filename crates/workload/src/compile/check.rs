@@ -70,7 +70,8 @@ fn template(program: &Program, thread: &ThreadTemplate) -> Checked {
     ops(program, thread, &thread.ops, 0, false, &mut held)
 }
 
-/// Mutexes and spin locks that the thread holds at this point of its text, if every loop ran once.
+/// Mutexes and spin locks that the thread holds after the ops checked so far, if every loop ran
+/// once.
 #[derive(Default)]
 struct Held {
     mutexes: BTreeSet<String>,
@@ -124,7 +125,8 @@ fn locking(op: &Op, held: &mut Held, rtapp: bool) -> Result<(), String> {
         }
         Op::Unlock(name) if !held.mutexes.remove(name) => return missing(name),
         Op::SpinUnlock(name) if !held.spins.remove(name) => return missing(name),
-        // A wait returns with the mutex locked, even if it was not locked before.
+        // A wait on a condition returns with the mutex locked, even if the thread did not hold the
+        // mutex before the wait.
         Op::Wait { mutex, .. } if held.mutexes.insert(mutex.clone()) && !rtapp => {
             return missing(mutex);
         }
@@ -244,8 +246,9 @@ pub(super) fn visit<'a>(ops: &'a [Op], f: &mut impl FnMut(&'a Op)) {
     }
 }
 
-/// Returns every cgroup of the program, parents first. A cgroup that only an op or a path mentions
-/// gets the defaults.
+/// Returns every cgroup of the program except the root, parents first. A cgroup that the program
+/// does not declare, but that an op, a thread or the path of another cgroup names, gets the default
+/// limits.
 pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError> {
     let mut paths: BTreeMap<String, CgroupDef> = BTreeMap::new();
     for def in &program.cgroups {

@@ -307,7 +307,8 @@ impl Lowering<'_> {
             Op::ClearAffinity => Insn::ClearAffinity,
             Op::SetNice(nice) => Insn::SetNice(*nice),
             Op::SetPolicy(policy) => Insn::SetPolicy(push(&mut self.out.tables.policies, *policy)),
-            // `check::cgroups` has listed every path that an op names, except the root.
+            // `check::cgroups` has put every cgroup that an op names into the table of cgroups,
+            // except the root. A path that is not in the table is therefore the root.
             Op::MoveCgroup(path) => Insn::MoveCgroup(self.cgroup(path).unwrap_or(ROOT_CGROUP)),
             Op::SetXattr { cgroup, name, value } => {
                 let (cgroup, name, value) = (self.cgroup(cgroup), name.clone(), value.clone());

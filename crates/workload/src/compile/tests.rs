@@ -54,8 +54,9 @@ fn one_absolute_use_makes_a_timer_absolute() {
     assert!(matches!(compiled.code[0], Insn::Timer { absolute: true, .. }));
 }
 
-/// The depth, name and number of cgroups are checked before the run, because the kernel would
-/// refuse each thread's call. The message shows a long path only in part.
+/// The compiler must refuse a cgroup path that is too deep or has too long a name, and a program
+/// with too many cgroups, so that the error appears before the run. The error message shows only
+/// the beginning of a long path.
 #[test]
 fn cgroups_are_bounded_in_depth_name_and_number() {
     let moves = |path: &str| error(&with_ops(&format!("{{ move_cgroup = '{path}' }}")));

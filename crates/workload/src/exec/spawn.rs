@@ -185,8 +185,8 @@ impl Executor {
 
     /// Returns a thread's name. rt-app numbers threads over all tasks, and adds a second number to
     /// forked threads. In an scxlab program, the template's name may be a pattern, such as
-    /// `vm-{i}`. If it is none, a thread has a number if its template has several instances or if
-    /// it was forked.
+    /// `vm-{i}`. If the template's name is not a pattern, a thread's name ends with the instance
+    /// number if the template has several instances or if the thread was forked.
     fn thread_name(&self, template: usize, instance: u32, forked: bool) -> String {
         let t = &self.compiled.templates[template];
         if self.rtapp_names {
@@ -238,8 +238,9 @@ impl Executor {
         }
     }
 
-    /// Returns a live thread of the process: the parent if it belongs to the process, else the
-    /// thread that joined last, else any thread.
+    /// Returns a live thread of the process `process`, which a new thread is to join: the new
+    /// thread's parent if that belongs to the process, else the thread that joined the process
+    /// last, else any live thread of the process; None if the process has no live thread.
     fn member_of(&self, process: u32, parent: Option<usize>) -> Option<TaskId> {
         let belongs =
             |t: usize| self.threads[t].process == Some(process) && self.threads[t].serial != 0;

@@ -158,7 +158,8 @@ fn a_pipe_blocks_when_full_and_when_empty() {
                 ops = [{ sleep = '1ms' }, { read = { pipe = 'p', bytes = 60 } }] } }]";
     let (mock, _, end) = run(text, 2);
     assert_eq!((end, mock.time()), (MockEnd::Finished, 4 * MS));
-    // One message fits into the pipe. Each further message waits for a read, at 1, 2 and 3 ms.
+    // One message fits into the pipe. The writer's other three messages wait for the reads at 1, 2
+    // and 3 ms, so the writer must exit at 3 ms.
     assert_eq!(mock.task("w").exited_at, Some(3 * MS));
     assert!(mock.calls.contains(&"wake 0 sync=true".to_owned()));
 }

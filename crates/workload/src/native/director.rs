@@ -58,7 +58,7 @@ pub fn main() -> i32 {
 
 fn run(plan: Plan) -> Result<NativeReport, SetupError> {
     let Ok(tables) = Tables::new(plan) else {
-        // This cannot happen, because the caller has compiled the same program.
+        // `Tables::new` cannot fail here, because the caller has checked the same plan with it.
         return Err(system("the plan", libc::EINVAL, ""));
     };
     let memory = tables.memory();
@@ -250,8 +250,9 @@ impl Director {
         }
     }
 
-    /// Waits until every thread sleeps before the start. Then records the kernel's counts for each
-    /// thread so far.
+    /// Waits until every thread sleeps, waiting for the start of the run, or `deadline` has passed.
+    /// Records the kernel's counts for each thread at that time, which the report subtracts from
+    /// the counts at the end.
     fn wait_asleep(&mut self, deadline: Nanos) -> Result<(), SetupError> {
         for slot in &self.env.shared.slots[..self.env.tables.start.len()] {
             let (tgid, tid) = (slot.tgid.load(Relaxed), slot.tid.load(Relaxed));

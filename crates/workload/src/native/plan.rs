@@ -22,7 +22,7 @@ use crate::program::{CpuList, PipeDef, PipeKind, Program, names};
 /// Number of instances of a forked thread template, beyond its instances at the start, for which
 /// the run prepares object names with `{i}`.
 const FORKED_BOUND: u32 = 1024;
-/// Number of slots for forked threads.
+/// Number of slots (thread records in shared memory) for forked threads.
 const FORKED_SLOTS: u32 = 16_384;
 /// Process index of a thread whose process has no name.
 pub const NO_PROCESS: u32 = u32::MAX;
@@ -190,8 +190,9 @@ impl Tables {
         &code[self.compiled.templates[template].entry as usize..end.unwrap_or(code.len())]
     }
 
-    /// Interns the names of the shared objects and processes of every instance that can exist. Of
-    /// each thread template, the instances of the start come first.
+    /// Interns the names of the shared objects and processes of every instance that can exist. The
+    /// instances of a thread template are those that exist at the start of the run, followed by
+    /// `FORKED_BOUND` more if a thread forks the template.
     fn bind(&mut self) {
         let forks: BTreeSet<u32> = self.compiled.code.iter().filter_map(forked).collect();
         let mut processes: BTreeMap<String, u32> = BTreeMap::new();
@@ -225,8 +226,8 @@ impl Tables {
         self.nr_processes = processes.len() as u32;
     }
 
-    /// Sets the parties of each barrier. A barrier without a declaration waits for every thread of
-    /// the start that uses it.
+    /// Sets the parties of each barrier. A barrier without a declaration waits for every thread
+    /// that exists at the start of the run and uses the barrier.
     fn parties(&mut self) {
         let mut users: BTreeMap<(ObjectKind, u32), u32> = BTreeMap::new();
         for (t, def) in self.plan.program.threads.iter().enumerate() {
@@ -310,9 +311,10 @@ impl Tables {
 
     /// Returns a thread's name. rt-app numbers threads over all tasks, and adds a second number to
     /// forked threads. In an scxlab program, the template's name may be a pattern, such as
-    /// `vm-{i}`. If it is none, a thread has a number if its template has several instances or if
-    /// it was forked. `made` is the number of all threads made before this one, `made_of` the
-    /// number of those made from the template.
+    /// `vm-{i}`. If the template's name is not a pattern, a thread's name ends with the instance
+    /// number if the template has several instances or if the thread was forked. `made` is the
+    /// number of all threads made before this one, `made_of` the number of those among them that
+    /// were made from the template.
     pub fn thread_name(
         &self,
         template: u32,
@@ -334,7 +336,7 @@ impl Tables {
         }
     }
 
-    /// Returns the bytes of memory that the threads of the start touch.
+    /// Returns the total size in bytes of the buffers of the threads that exist at the start.
     pub fn memory(&self) -> u64 {
         let of = |s: &Start| self.templates[s.template as usize].touched;
         self.start.iter().map(of).fold(0, u64::saturating_add)

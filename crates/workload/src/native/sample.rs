@@ -51,7 +51,7 @@ pub fn sleeps(tgid: i32, tid: i32) -> bool {
 
 fn path(tgid: i32, tid: i32, file: &str) -> [u8; 64] {
     let mut path = [0; 64];
-    // The two numbers and the file's name fit, with room for a terminating zero.
+    // The path is at most 63 bytes long, so a terminating zero remains after it.
     let _ = write!(&mut path[..63], "/proc/{tgid}/task/{tid}/{file}");
     path
 }

@@ -221,8 +221,8 @@ struct Carver {
 impl Carver {
     /// # Safety
     /// `T` consists of atomics, for which zeroed memory is valid. The memory at `base` is zeroed or
-    /// was used for the same sequence of calls, is as long as `used` after that sequence on a
-    /// Carver without memory, and stays mapped for ever.
+    /// was used for the same sequence of calls, and stays mapped for ever. Its length is the value
+    /// of `used` that the same sequence of calls gives when `base` is None.
     unsafe fn take<T>(&mut self, count: usize) -> &'static [T] {
         let align = align_of::<T>().max(64);
         let at = self.used.next_multiple_of(align);

@@ -23,8 +23,8 @@ pub trait Arg {
         Ok(())
     }
 
-    /// Returns the value for the text of its op; empty if the text need not show it. `name` is the
-    /// name of the argument.
+    /// Returns the value as the text of an op (`Op::text`) shows it; empty if the text need not
+    /// show the value. `name` is the name of the argument.
     fn text(name: &str, value: &Self::Value) -> String;
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arg::*;
 use super::{TimeSpan, Touch};
-/// Declaration of an op, as a reader needs it.
+/// Declaration of an op, in the words in which docs/reference/workload.md describes it.
 #[derive(Debug)]
 pub struct OpDecl {
     /// Key of the op in TOML and JSON.

@@ -71,7 +71,7 @@ pub struct TaskReader<'c> {
     pub context: &'c mut Context,
     pub task: &'c str,
     pub instances: u32,
-    /// Mutexes that the task holds at this point of its text.
+    /// Mutexes that the task holds after the events parsed so far, if every loop ran once.
     pub held: BTreeSet<String>,
     /// Largest number of bytes that one of the task's memory events touches.
     pub footprint: u64,

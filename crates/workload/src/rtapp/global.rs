@@ -70,7 +70,8 @@ impl Default for Global {
     }
 }
 
-/// The keys of the section `global`. The example files have `frag`; an rt-app with AQuoSA read
+/// The keys of the section `global`. The keys `frag` and `fragment` have no effect: rt-app's
+/// example files contain `frag`, and old versions of rt-app, built for the AQuoSA scheduler, read
 /// `fragment`.
 const KEYS: [&str; 16] = [
     "duration",

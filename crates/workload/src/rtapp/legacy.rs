@@ -216,8 +216,8 @@ fn usage(src: &Source<'_>, details: &[Member], name: &str) -> Result<Usage, Work
 }
 
 impl Usage {
-    /// Appends ops that take the accessed mutexes and then the mutex itself, compute, and release
-    /// the mutexes in reverse order.
+    /// Appends the ops of the use of the mutex `name`: take the mutexes in `access`, then the mutex
+    /// `name`, compute, and release all of them in reverse order.
     fn mutexes(&self, name: &str, ops: &mut Vec<Op>) {
         let mut all: Vec<&String> = Vec::new();
         let own = name.to_owned();
@@ -231,8 +231,9 @@ impl Usage {
         ops.extend(all.iter().rev().map(|m| Op::Unlock((*m).clone())));
     }
 
-    /// Appends ops that wait for the condition, under the first accessed mutex or one named like
-    /// the condition.
+    /// Appends ops that take a mutex, wait for the condition `cond`, and release the mutex. The
+    /// mutex is the first in `access`; if `access` is empty, it is the mutex that has the same name
+    /// as the condition. The op `first`, if given, comes before the wait, under the mutex.
     fn waiting(&self, cond: &str, first: Option<Op>, ops: &mut Vec<Op>) {
         let mutex = self.access.first().cloned().unwrap_or_else(|| cond.to_owned());
         ops.push(Op::Lock(mutex.clone()));
@@ -241,7 +242,8 @@ impl Usage {
         ops.push(Op::Unlock(mutex));
     }
 
-    /// Appends the op that signals, under the first accessed mutex if there is one.
+    /// Appends `op`, which signals a condition. If `access` is not empty, the task holds the first
+    /// mutex in `access` during the op.
     fn signalling(&self, op: Op, ops: &mut Vec<Op>) {
         ops.extend(self.access.first().cloned().map(Op::Lock));
         ops.push(op);

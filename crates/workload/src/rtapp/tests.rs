@@ -61,8 +61,9 @@ fn every_shipped_file_runs() {
         let end = mock.run(&mut executor, 1_000_000);
         assert_eq!(end, MockEnd::Finished, "{name}");
         let ran: u64 = mock.tasks.iter().map(|t| t.run_ns).sum();
-        // The tasks of two kinds of files compute nothing in this second: some wait for a resource
-        // that another part of a merged workload has, some for a timer of 1.2 s.
+        // In the second that is simulated, the tasks of every file must compute, with two
+        // exceptions: those of `merge/thread` wait for a resource that another part of the merged
+        // workload has, and those of `dvfs` wait for a timer of 1.2 s.
         let idle = name.contains("merge/thread") || name.contains("dvfs");
         assert!(ran > 0 || idle, "{name} did nothing");
         assert_eq!(executor.faults().1, 0, "{name}");

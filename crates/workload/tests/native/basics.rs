@@ -156,7 +156,8 @@ fn touching_and_io() {
          { io = { bytes = 100000, null = true } }, { io = { bytes = 1 } }, { count = 1 }]",
     );
     assert_eq!(report.work_units(), 1);
-    // The second `io` sleeps for the device's default latency, 100 us.
+    // The second `io` sleeps for the device's default latency, 100 us, so the thread must end at
+    // least 100 us after the start of the run.
     assert!(task(&report, "a").ended_ns >= 100_000);
 }
 

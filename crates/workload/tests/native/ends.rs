@@ -172,7 +172,8 @@ fn meanwhile(
     start.wait().unwrap();
     act(worker);
     let got = runner.join().unwrap();
-    // If the director is gone, the kernel ends the workers, but only a moment later.
+    // If `act` killed the director, the kernel ends the workers, but possibly only after the run
+    // has returned. The worker must be gone within the time limit.
     let deadline = now() + std::time::Duration::from_nanos(PATIENCE);
     while is_named(worker, comm) {
         assert!(now() < deadline, "{comm} is still there");

@@ -73,8 +73,9 @@ fn what_was_found_is_an_element_wherever_it_was_copied_before() {
     }
     let absent = found("r6 = r0\nif r0 != 0 goto out");
     assert_eq!([absent[0], absent[6]], [Known::constant(0); 2]);
-    // In three cases the register does not become an element: the program compares nothing with 0,
-    // r6 is no longer the result of the lookup, or the map is not known.
+    // In three cases the analysis must not take a register for the address of an element: the
+    // program has not compared the lookup's result with 0, r6 is no longer equal to this result, or
+    // the analysis does not know the map.
     assert!(matches!(found("r6 = r0")[6], Known::Found(_)));
     assert_eq!(found("r6 = r0\nr6 += 8\nif r0 == 0 goto out")[6], Known::NOTHING);
     let unknown = marked(&format!("{LOOK_UP}if r0 == 0 goto out\nr0 = 99\nout:\nexit"));

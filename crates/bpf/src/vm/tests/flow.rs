@@ -123,8 +123,8 @@ fn may_goto_leaves_after_its_budget() {
     assert_eq!(exec(nested, &[]), Ok(200), "each frame has its own");
 }
 
-/// A `may_goto` whose budget is spent jumps. A jump back to the `may_goto` itself must not escape
-/// the limit.
+/// A `may_goto` jumps once its budget is spent. If it jumps to itself, the instruction limit must
+/// end the endless loop.
 #[test]
 fn may_goto_to_itself_ends_at_the_limit() {
     let fault = fault_kind("loop:\nmay_goto loop\ngoto loop\nexit", &[]);

@@ -74,8 +74,8 @@ fn btf_and_bindings_lay_out_the_ops_alike() {
     same_layout!(btf, scx_event_stats: SCX_EV_DISPATCH_KEEP_LAST, SCX_EV_SUB_RESCUE);
 }
 
-/// The compiler puts the sizes of these structs into a program's code, so each size must be the
-/// real kernel's.
+/// Programs own structs such as iterators, timers and locks, and the compiler puts their sizes into
+/// a program's code. In the ABI headers each such struct must have the real kernel's size.
 #[test]
 fn what_programs_own_has_the_kernels_size() {
     let btf = btf();

@@ -11,7 +11,8 @@ use scxlab_machine::id::TaskId;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// vtime relative to the DSQ's base, and arrival number.
+/// Key of a task in a DSQ that is ordered by vtime: the vtime relative to `Dsq::base`, and the
+/// arrival number.
 pub type Key = (i64, u64);
 
 /// Maximum number of tasks in the ring. When the ring is empty, half as many tasks move from the

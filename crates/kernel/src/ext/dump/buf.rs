@@ -31,7 +31,7 @@ struct OpText {
     line: String,
 }
 
-/// A position in a dump, for `rewind`.
+/// A position in a dump. `rewind` removes the text that was added after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DumpPos {
     len: usize,

@@ -302,8 +302,8 @@ impl IdleView<'_> {
         self.state.any_distribute(self.here, words, allowed)
     }
 
-    /// `scx_idle_test_and_clear_cpu()`: clears the core's bits in the core mask, whether the claim
-    /// succeeds or not.
+    /// `scx_idle_test_and_clear_cpu()`: claims the CPU; returns whether it was idle. Clears the
+    /// bits of the CPU's core in the mask of idle cores even if the claim fails.
     #[inline(always)]
     pub fn claim(&mut self, cpu: CpuId) -> bool {
         self.state.work.claims += 1;

@@ -85,7 +85,8 @@ fn under(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     Ok(0)
 }
 
-/// Returns the cgroup of a task, which must be one that the current operation is about.
+/// Returns the cgroup of a task. If the calling operation is not about this task, reports an error
+/// of the scheduler and returns the root cgroup.
 fn task_cgroup(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let root = k.cgroups.get(CgroupId(0)).map_or(0, |g| g.addr);
     let task = k.kf_task(a[0])?;

@@ -141,8 +141,8 @@ impl Kernel {
         });
     }
 
-    /// Returns the CPU whose run queue lock the kernel holds, else the executing CPU. In
-    /// `ops.dispatch` it is the CPU for which the operation was called.
+    /// Returns the CPU whose run queue lock the kernel holds, else the executing CPU. During
+    /// `ops.dispatch` the result is the CPU for which the operation was called.
     fn dispatch_cpu(&self) -> CpuId {
         self.ext.locked_rq().unwrap_or(self.exec.cpu)
     }
@@ -448,7 +448,8 @@ fn reenqueue_local(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     dsq_reenq(k, &[dsq_id::LOCAL, 0, 0, 0, 0])
 }
 
-/// The old form of `reenqueue_local`: re-enqueues at once, and only in `ops.cpu_release`.
+/// The old form of `reenqueue_local`: enqueues the tasks of the CPU's local DSQ again at once, and
+/// does nothing outside `ops.cpu_release`.
 fn reenqueue_local_sync(k: &mut Kernel, _: &[u64; 5]) -> KfResult {
     let cpu = match k.ext.frame {
         Some(frame) if frame.op == Some(Op::CpuRelease) => frame.locked,

@@ -108,6 +108,6 @@ fn enum_constants_are_filled_from_the_kernel() {
     assert_eq!(g.fill_enum_globals("__", &kernel_btf()), 1);
     assert_eq!(g.get("__SCX_SLICE_DFL").as_deref(), Ok("20000000"));
     assert_eq!(g.get("__SCX_NO_SUCH").as_deref(), Ok("0"));
-    // A global without the prefix keeps its value.
+    // The name `slice_ns` does not begin with the prefix `__`, so this global must keep its value.
     assert_eq!(g.get("slice_ns").as_deref(), Ok("5000000"));
 }

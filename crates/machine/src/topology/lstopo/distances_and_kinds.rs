@@ -50,8 +50,8 @@ fn read_format2(matrix: Node<'_, '_>, nodes: &mut [NumaNode]) -> Result<(), Lsto
     assign(matrix, nodes, &list("indexes")?, &list("u64values")?)
 }
 
-/// Reads one `<latency value="2.0"/>` per entry, relative to a base, with the nodes in logical
-/// order.
+/// Reads a matrix with one element `<latency value="2.0"/>` per entry. Values are multiples of the
+/// attribute `latency_base`; rows and columns follow the logical order of the nodes.
 fn read_format1(matrix: Node<'_, '_>, nodes: &mut [NumaNode]) -> Result<(), LstopoError> {
     let millionths = |node: Node<'_, '_>, name| {
         let text = node.attribute(name).unwrap_or("");

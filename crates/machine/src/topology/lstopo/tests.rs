@@ -23,7 +23,8 @@ fn format2_with_distances_and_kinds() {
     assert_eq!(topology.cores()[0].l2_bytes, 4 << 20);
     assert_eq!(topology.node_distance(NodeId(0), NodeId(1)), 21);
     assert_eq!(topology.distance(CpuId(0), CpuId(4)), Distance::Llc);
-    // The two kinds of CPUs have 4000 and 3000 MHz.
+    // The file gives the two kinds of CPUs 4000 and 3000 MHz, so their capacities must be 1024 and
+    // 768.
     assert_eq!(topology.cpu(CpuId(7)).capacity, 1024);
     assert_eq!(topology.cpu(CpuId(8)).capacity, 768);
 }

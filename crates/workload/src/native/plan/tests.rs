@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Checks that the tables match the threads of the simulated executor, and that a plan that was
-//! written as text and read back gives equal tables.
+//! Tests of the native executor's tables: names and processes of the threads must be those of the
+//! simulated executor, and a plan that was written as text and read back must give equal tables.
 
 use scxlab_kernel::behavior::TaskSpec;
 

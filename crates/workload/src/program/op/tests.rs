@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tests of the declarations, from which docs/reference/workload.md is written.
+//! Tests of the declarations of ops; docs/reference/workload.md is written from these declarations.
 
 use std::fs;
 use std::path::Path;
