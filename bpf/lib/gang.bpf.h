@@ -42,8 +42,8 @@ struct gang_lead {
 					 * of it is awake */
 	u32 width;		/* largest number of CPUs that had a runnable task of the gang at
 				 * once in this round */
-	u32 wants;		/* gang that this round kept from a round of its own, and that
-				 * has no task on the leader's CPU; 0: none */
+	u32 wants;		/* gang that this round kept from starting a round of its own,
+				 * and that has no task on this round's leader; 0: none */
 	u64 pad[4];
 };
 

@@ -23,8 +23,9 @@
  *
  * Locks: the lock of the CPU on which a member is counted guards the member. Sums change
  * atomically. One lock, taken at fork and exit only, guards finding, creating and releasing a
- * process. No lock guards a node's average load and its counts by window: a lost update makes the
- * average wrong by 1 ms, or the number of active tasks wrong by one task for two windows.
+ * process. No lock guards a node's average load and its counts by window: a lost update leaves
+ * about 1 ms out of the average, or makes the number of active tasks wrong by one task for two
+ * windows.
  *
  * Requires an arena map named `arena` and lib/pelt.bpf.h, both before the include of this file.
  */
@@ -62,7 +63,7 @@ struct numa_proc {
 	s32 id;				/* number of the process; 0: unused, or tasks that belong
 					 * to no process */
 	u32 pad;
-	struct numa_share shares[];	/* one for each node of the machine */
+	struct numa_share shares[];	/* the process's share of each node of the machine */
 };
 typedef struct numa_proc __arena numa_proc_t;
 

@@ -48,9 +48,9 @@ enum presence { ABSENT, WAITS, RUNS };
 struct task_state {
 	enum presence presence;	/* whether the task counts as waiting or running in its cgroup */
 	u64 cgroup;
-	u64 waiting_since;	/* 0: the task does not wait */
-	u64 woken_at;		/* 0: the wait did not begin with a wake-up */
-	u64 on_cpu_since;	/* 0: the task does not run */
+	u64 waiting_since;	/* when the task's present wait began; 0: it does not wait */
+	u64 woken_at;		/* when the task was woken up, if that began the wait; else 0 */
+	u64 on_cpu_since;	/* when the task started to run; 0: it does not run */
 	struct task_account sum;
 };
 
@@ -104,7 +104,7 @@ struct {
 	__type(value, struct cgroup_state);
 } cgroups SEC(".maps");
 
-/* Events of a traced run, for which the loader enlarges the ring. */
+/* Ring buffer with the events of a traced run. For such a run the loader makes it larger. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 12);

@@ -15,7 +15,7 @@ enum witnessed_op {
 
 struct entry {
 	u32 op;		/* enum witnessed_op */
-	s32 pid;	/* -1: the operation has no task */
+	s32 pid;	/* pid of the operation's task; -1: the operation has no task */
 	u64 told;	/* argument of the operation: flags, weight or CPU */
 	u64 at;		/* bpf_ktime_get_ns() */
 	char comm[16];

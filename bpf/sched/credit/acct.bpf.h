@@ -10,9 +10,9 @@
 #include "dom.bpf.h"
 #include "queue.bpf.h"
 
-/* Largest debt of a vCPU, time slices. */
+/* Largest debt of a vCPU, in time slices. */
 #define FLOOR_SLICES	3
-/* Most credit of a waiting vCPU, time slices. */
+/* Largest credit that a waiting vCPU keeps, in time slices. */
 #define MOST_SLICES	10
 
 #define NR_ACTIVE_WORDS	(MAX_VCPUS / 64)
@@ -140,8 +140,8 @@ static u64 div_up(u64 a, u64 b)
 }
 
 /*
- * State of one handout of credit, domain by domain. The variable is global, because the verifier
- * needs more time for values on the stack.
+ * State of one handout of credit, which gives the domains their shares one after another. The
+ * variable is global, because the verifier needs more time for values on the stack.
  */
 struct handout {
 	u64 span_us;		/* time since the last accounting */
@@ -266,8 +266,9 @@ static void unpark(struct vcpu *v)
 
 /*
  * Returns the lowest credit of a vCPU; debt beyond it is forgiven. Xen forgives debt beyond one
- * time slice. Slices end at a tick here, so Xen's rule would favour vCPUs that run longer than a
- * slice, and most of all those that run rarely.
+ * time slice. Slices end at a tick here, so a vCPU may run longer than a slice and owe more than
+ * one. Xen's rule would forgive such a vCPU the excess, and so favour it, most of all if it runs
+ * rarely.
  */
 static s64 floor_us(void)
 {
@@ -307,8 +308,8 @@ static s64 pay(struct vcpu *v)
 	credit = __sync_fetch_and_add(&v->credit_us, (s64)d->fair_us) + (s64)d->fair_us;
 	if (v->parked && credit < 0 && (!d->cap_us || park_expired(v))) {
 		/*
-		 * The debt is forgiven, because the cap is gone, or because the kernel's watchdog
-		 * would soon see a stall.
+		 * The parked vCPU's debt is forgiven, because its domain has no cap any more, or
+		 * because the kernel's watchdog would soon see a stall.
 		 */
 		if (d->cap_us)
 			STAT(park_forgiven);
@@ -435,10 +436,10 @@ static bool anyone_waits(void)
 
 /*
  * Makes up for missed wake-ups: if a task waits anywhere, all idle CPUs are kicked to look for it.
- * A CPU that is idle beside its own queue missed a kick. If the next accounting finds it idle
- * beside its queue again, the CPU is going off line: the kernel gives it no tasks any more, but
- * calls ops.cpu_offline() late, maybe only after a task of that very queue has run. The tasks of
- * such a CPU's queues, and of the queues of a CPU that is off line, are moved to other CPUs.
+ * A CPU that is idle while tasks wait in its own queues missed a kick. If the next accounting finds
+ * the CPU in that state again, the CPU is going off line: the kernel gives it no tasks any more,
+ * but calls ops.cpu_offline() late, maybe only after a task of these very queues has run. The tasks
+ * of such a CPU's queues, and of the queues of a CPU that is off line, are moved to other CPUs.
  */
 __noinline int wake_forgotten(void)
 {

@@ -15,7 +15,8 @@
 #define PRI_UNDER	TICKLE_PRI_UNDER
 #define PRI_BOOST	TICKLE_PRI_BOOST
 
-#define MAX_CPUS	8192		/* the kernel's limit; a power of two, for masked indexes */
+/* The kernel's limit of CPUs. It is a power of two, so that indexes can be masked. */
+#define MAX_CPUS	8192
 #define MAX_VCPUS	65536
 #define MAX_DOMS	4096
 #define ROOT_DOM	0
@@ -111,8 +112,8 @@ struct cpu_ctx {
 	u32 idle;		/* the CPU is counted in core_idle and socket_idle */
 	u32 offline;		/* the CPU leaves or is off line; the kernel's idle mask may
 				 * still have it */
-	u32 called;		/* the accounting kicked the CPU, which was idle beside its own
-				 * queue */
+	u32 called;		/* the accounting kicked the CPU, which was idle while tasks
+				 * waited in its own queues */
 	u32 stands_still;	/* the CPU stayed idle after the accounting's kick */
 	u64 next_tick;
 } __attribute__((aligned(64)));

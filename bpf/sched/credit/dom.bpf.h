@@ -7,7 +7,7 @@
 
 #include "credit.bpf.h"
 
-/* Levels of ancestors whose cap limits a domain. */
+/* Largest number of caps that limit a domain: its own cap and those of its nearest ancestors. */
 #define MAX_DEPTH	16
 #define DEFAULT_WEIGHT	100
 

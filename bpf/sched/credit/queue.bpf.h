@@ -10,8 +10,8 @@
 #define NR_CLASSES	3
 #define PARKED_DSQ	(1ULL << 32)
 /*
- * Longest time in which each vCPU that waits for a CPU gets a slice, below the watchdog's limit. If
- * more vCPUs wait, slices shrink.
+ * Time in which each vCPU that waits for a CPU shall get a slice, below the watchdog's limit. If so
+ * many vCPUs wait that full slices would take longer, slices shrink.
  */
 #define ROUND_NS	(8000 * NS_PER_MS)
 #define MIN_SLICE_NS	NS_PER_MS
@@ -160,9 +160,10 @@ static __noinline void tickle_for(struct task_struct *p, s32 new_pri, s32 cpu)
 }
 
 /*
- * After an accounting: moves the vCPUs in the DSQ of `class` whose priority changed. A vCPU that
- * falls goes to the head of its new DSQ, and the walk begins at the tail, so that the vCPUs keep
- * their order, as in Xen's sort. A vCPU that rises goes to the tail.
+ * After an accounting: moves vCPUs whose priority changed out of the DSQ with the index `class`. A
+ * vCPU whose priority fell goes to the head of its new DSQ, and the walk begins at the old DSQ's
+ * tail, so that the vCPUs keep their order, as in Xen's sort. A vCPU whose priority rose goes to
+ * the tail of its new DSQ.
  */
 static void sort_class(s32 cpu, u32 class)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Balancing by load: which task comes from the busiest CPU, and when a busy CPU looks.
+ * Balancing by load: which task comes from the busiest CPU, and when a busy CPU looks for one.
  *
  * Models: load_balance() and rebalance_domains() of Linux 3.2. Differs: a pass moves one task,
  * which runs next, because a task reaches another CPU only through that CPU's local queue. If more
@@ -15,7 +15,8 @@
 #include "spread.bpf.h"
 #include "busiest.bpf.h"
 
-#define REDOS		16	/* CPUs without a suitable task that one pass leaves out at most */
+#define REDOS		16	/* largest number of CPUs that one pass leaves out because they have
+				 * no suitable task */
 
 /* Failed passes after which a cache-hot task is moved; after two more, the running task. */
 static __always_inline u32 nice_tries(u32 level)
@@ -73,8 +74,8 @@ __weak bool pull_from_queue(u64 dsq, s32 cpu)
 }
 
 /*
- * Moves a waiting task from the CPU `pull->from` to `pull->to`, under the conditions in `pull`. If
- * the first CPU's list of queues changes during the search, the search may overlook a task.
+ * Moves a waiting task from the CPU `pull->from` to `pull->to`, under the conditions in `pull`. The
+ * search may overlook a task if the list of queues on `pull->from` changes in the meantime.
  */
 __weak bool pull_task(s32 cpu)
 {

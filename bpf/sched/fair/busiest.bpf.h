@@ -21,7 +21,10 @@ static __always_inline u32 imbalance_pct(u32 level)
 
 /* ---- load by tick (window) ---- */
 
-/* Moves a value `n` steps of 1 / 2^i towards another, rounded up, so that it arrives. */
+/*
+ * Returns `from`, moved towards `to` by n / 2^i of their difference, but not beyond `to`. The move
+ * is rounded up, so that repeated moves reach `to`.
+ */
 static __always_inline u64 lean(u64 from, u64 to, u64 n, u32 i)
 {
 	u64 way = to > from ? to - from : from - to;
@@ -31,8 +34,9 @@ static __always_inline u64 lean(u64 from, u64 to, u64 n, u32 i)
 }
 
 /*
- * load[i] is the CPU's average load over 2^i ticks. A missed tick counts like this one if the CPU
- * was busy throughout (a virtual machine may lose ticks), and as no load if it was idle.
+ * load[i] is the CPU's average load over 2^i ticks. A missed tick counts with the present load if
+ * the CPU was busy throughout (a virtual machine may lose ticks), and with no load if the CPU was
+ * idle.
  */
 static void tick_load(fair_cpu_t *c, u64 now)
 {
@@ -175,16 +179,19 @@ __weak int sum_groups(s32 of)
 
 /* ---- how much load should move ---- */
 
-/* Work that a group does with `load`, if each of its tasks can use one CPU. */
+/*
+ * Returns the work that a group does at the average load `load`: as much as its power allows if
+ * `load` is at least the load of one task, and less in proportion below that.
+ */
 static __always_inline u64 done_with(group_sum_t *s, u64 per_task, u64 load)
 {
 	return s->power * min_u64(per_task, load) / CPU_POWER;
 }
 
 /*
- * Imbalance where less than the load of one task should move. Returns the average load of the
- * busiest group's tasks, so that one task moves, if this evens the groups or lets them do more
- * work; otherwise 0.
+ * Returns the load that should move if the imbalance is less than the load of one task. This is the
+ * average load of the busiest group's tasks, so that one task moves, if its move evens the groups
+ * or lets them do more work; otherwise 0.
  */
 static __noinline u64 small_imbalance(balance_t *b)
 {
@@ -221,9 +228,9 @@ __weak u64 imbalance_of(s32 cpu)
 	if (b->kind == BALANCE_IDLE) {
 		/*
 		 * The groups are balanced if the busiest one has no more tasks than CPUs, and the
-		 * local one at most one idle CPU more than it. At level 1 the group's capacity
-		 * replaces its number of CPUs, because an idle core is better than another core's
-		 * second thread.
+		 * local one at most one idle CPU more than it. At level 1, whose groups are cores,
+		 * the busiest group's capacity replaces its number of CPUs, because an idle core is
+		 * better than another core's second thread.
 		 */
 		if (l->idle <= r->idle + 1 && r->nr <= (b->level == 1 ? r->capacity : r->cpus))
 			return 0;

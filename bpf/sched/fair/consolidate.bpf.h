@@ -147,8 +147,8 @@ __weak bool choose_process(s32 cpu, u64 now)
 
 /*
  * Returns the CPU of the node `take_from` with the fewest tasks whose process belongs on that node;
- * NO_CPU: there is none. Considers only CPUs that run a task of the process `take` or, unless
- * `runs`, only CPUs on which tasks wait.
+ * NO_CPU: there is none. With `runs`, considers only CPUs that run a task of the process `take`;
+ * otherwise only CPUs on which tasks wait.
  */
 __weak s32 choose_queue(s32 cpu, bool runs)
 {
@@ -305,8 +305,8 @@ static __noinline u32 choose_home(fair_task_t *t, u32 from, u64 now)
 }
 
 /*
- * Returns an idle CPU on the node of the task's process, if waking up there brings the process
- * together; NO_CPU: it does not, or there is none.
+ * Returns an idle CPU on the node that choose_home() chooses for the task; NO_CPU: the task should
+ * stay on its node or may not move now, or no CPU is idle there.
  */
 static __noinline s32 wake_at_home(struct task_struct *task, fair_task_t *t, s32 prev_cpu)
 {

@@ -107,7 +107,7 @@ __weak int make_domains(void)
 
 /* ---- CPUs with more than one task ---- */
 
-/* Returns the fair_level of the span's first CPU, in which all CPUs of the span count. */
+/* Returns the fair_level of the span's first CPU, which has the span's nr_over. */
 static __always_inline fair_level_t *span_at(fair_level_t *at, u32 level)
 {
 	return &at->from->level[level];

@@ -517,7 +517,7 @@ static __always_inline int beats(u64 curr, fair_entity_t *se)
 #define PICK_NONE	(~0ULL)
 #define PICK_PREV	(~1ULL)
 
-/* Returns the first waiting cgroup that this round of picking has not left out. */
+/* Returns the queue's first waiting cgroup that is not marked with `round` as one to leave out. */
 static __always_inline fair_entity_t *first_group(fair_rq_t *q, u64 round)
 {
 	fair_entity_t *se = q->first;
@@ -545,11 +545,12 @@ static __always_inline bool waits(fair_entity_t *se, u64 round)
 }
 
 /*
- * One level of a pick: chooses the smallest vruntime of the entity that ran, the first cgroup and
- * the first task. A buddy goes first if that is fair enough. If the entity that ran has yielded,
- * the next one goes first if that is fair enough. Input: the queue c->level_of. Returns true if a
- * task of the DSQ was chosen: c->want, or the first one if that is NULL. Otherwise c->chosen is the
- * choice; NULL: nothing is runnable.
+ * One level of a pick: of the entity that ran, the first waiting cgroup and the first waiting task,
+ * chooses the one with the smallest vruntime. Three things change this choice: buddy_gang, if it is
+ * runnable, goes first in any case; another buddy goes first if that is fair enough; if the entity
+ * that ran has yielded, the next entity goes first if that is fair enough. Input: the queue
+ * c->level_of. Returns true if a task of the DSQ was chosen: c->want, or the first one if that is
+ * NULL. Otherwise c->chosen is the choice; NULL: nothing is runnable.
  */
 __weak bool choose(s32 cpu, bool keep)
 {

@@ -95,7 +95,7 @@ s32 BPF_STRUCT_OPS(fair_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wak
 	return cpu;
 }
 
-/* Notes that a task becomes runnable, and returns how it does (ENQ_*). */
+/* Notes that a task becomes runnable here, and returns whether it woke up, is new or moved. */
 static int arrives(struct task_struct *p, fair_task_t *t, u64 enq_flags, u64 now)
 {
 	int how = ENQ_MOVED;

@@ -81,7 +81,8 @@ struct fair_entity {
 	struct fair_entity __arena *next;
 	u32 on_rq;			/* runnable and counted in q */
 	u32 listed;			/* in q's list of waiting cgroups */
-	u64 skip_round;			/* last round of picking that left the cgroup out */
+	u64 skip_round;			/* pick() leaves the cgroup out while this equals the
+					 * CPU's `round` */
 	/* load=pelt */
 	struct pelt_avg avg;
 	u64 contrib;			/* the entity's part of q's load */
@@ -282,8 +283,8 @@ struct pull {
 	u32 pinned;			/* no task looked at so far may run here */
 	/* numa */
 	u32 helps;			/* take no task whose process the move would scatter */
-	u32 full;			/* the node has no room for tasks whose process the move
-					 * brings together */
+	u32 full;			/* while `helps`: take no task whose process the move brings
+					 * together, because the new node has no room */
 	u32 gang;			/* take only tasks of that gang; ROOT_GROUP: of any */
 	u32 pad;
 	numa_proc_t *only;		/* take only tasks of that process; NULL: of any */
@@ -302,7 +303,8 @@ struct fair_level {
 	u32 first;			/* the span is cpu_order[first] to cpu_order[end - 1] */
 	u32 end;
 	u32 groups;			/* groups in the span */
-	u32 nr_over;			/* at the span's first CPU: CPUs with more than one task */
+	u32 nr_over;			/* at the span's first CPU: number of the span's CPUs with
+					 * more than one task */
 };
 typedef struct fair_level __arena fair_level_t;
 
@@ -313,7 +315,8 @@ struct fair_cpu {
 	u64 curr_base;			/* p->se.sum_exec_runtime when curr started */
 	u64 curr_charged;		/* ns charged since curr started */
 	u64 curr_at;			/* time of the last charge */
-	u64 round;			/* number of the round of picking */
+	u64 round;			/* mark of cgroups that pick() now leaves out; incremented
+					 * to remove the mark from all */
 	fair_rq_t *level_of;		/* input of choose(), whose results are `chosen` and `want` */
 	fair_entity_t *chosen;
 	fair_task_t *want;		/* task that pick() chose, if not the first of its DSQ */
@@ -404,9 +407,12 @@ struct fair_stats {
 	u64 groups_clamped;		/* cgroups without a queue of their own */
 	u64 numa_pulls;			/* waiting tasks fetched to bring a process together */
 	u64 numa_pulls_running;		/* running tasks fetched to bring a process together */
-	u64 numa_first_pass;		/* tasks moved between nodes by the first pass */
-	u64 numa_second_pass;		/* tasks moved between nodes by the second pass */
-	u64 numa_bounces_avoided;	/* tasks not taken that came from another node just now */
+	u64 numa_first_pass;		/* tasks that balancing moved to another node without
+					 * scattering their process */
+	u64 numa_second_pass;		/* tasks that balancing moved to another node after it found
+					 * none to move without scattering a process */
+	u64 numa_bounces_avoided;	/* times a task was not moved, because it came from another
+					 * node or failed to move a short time ago */
 	u64 numa_waits;			/* tasks not taken, because they waited too short a time
 					 * to leave their process */
 	u64 numa_wakes;			/* tasks woken up on their process's node, not where they
@@ -494,8 +500,9 @@ static fair_cpu_t *cpus;
 static fair_group_t *groups;
 static u32 nr_groups;				/* slots of cgroups used so far */
 static u64 leaf_round_at;			/* time of the next walk over the leaf queues of idle CPUs */
-static volatile u64 nought;		/* always 0, but the verifier does not know that: a sum
-					 * that starts with it has no bound that grows in a loop */
+static volatile u64 nought;		/* always 0, but unknown to the verifier: it would follow
+					 * each new bound of a sum that grows in a loop from a
+					 * constant 0; a sum that grows from this has no bounds */
 static u32 leaf_round_cpu;			/* CPU after which the walk at leaf_round_at begins */
 
 static const u32 nice_weight[40] = {

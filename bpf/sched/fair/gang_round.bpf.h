@@ -21,8 +21,8 @@
 #define SPARE_PARTS	10
 
 /*
- * The round of each domain, indexed by the domain's first CPU, and each CPU's view of it. Both are
- * global, because tests read them.
+ * The state of each domain's round, indexed by the domain's first CPU, and the state of each CPU.
+ * Both arrays are global, because tests read them.
  */
 struct gang_lead gang_leads[MAX_CPUS];
 struct gang_cpu gang_cpus[MAX_CPUS];
@@ -56,9 +56,9 @@ static __always_inline struct gang_lead *lead_of(u32 cpu)
 }
 
 /*
- * Returns the time by which a CPU tells whether a round is over. In v2 the time of all CPUs but the
- * leader is a tick late, so that the leader can lead again: CPUs order gangs differently, and agree
- * by following one CPU.
+ * Returns the time by which a CPU tells whether a round is over. In v2 this time is a tick late on
+ * all CPUs but the leader. The leader thus sees the end of its round first, and can lead the next
+ * one, too. This is wanted, because CPUs order gangs differently, and agree by following one CPU.
  */
 static __always_inline u64 gang_clock(u32 cpu, u64 now)
 {
@@ -131,8 +131,8 @@ static __always_inline void gang_does_not_fit(u32 group, u32 cpu, u64 now)
 }
 
 /*
- * Counts that a queue's runnable tasks change by `tasks`, and the domain's CPUs with such a task by
- * `cpus`.
+ * Adds `tasks` to the number of runnable tasks that q's cgroup has in the domain of q's CPU, and
+ * `cpus` to the number of the domain's CPUs with such a task.
  */
 static void gang_counts(fair_rq_t *q, s64 tasks, s64 cpus, u64 now)
 {

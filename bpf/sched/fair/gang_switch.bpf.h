@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The switch of a gang: an extended attribute of the cgroup's directory.
+ * The switch that makes a cgroup a gang: an extended attribute of the cgroup's directory, with the
+ * value 1.
  *
  * The scheduler reads the attribute when a cgroup appears, when a task moves into the cgroup, and
  * when a task of it starts to run or has a tick, but at most once in GANG_READ_NS.

@@ -76,7 +76,7 @@ __weak int tell_waiting(u32 cpu)
 
 /*
  * Whether the first task of a queue need not wait for the end of the round: another CPU of the
- * domain is idle, or the domain has CPUs for both gangs.
+ * domain is idle, or the domain has enough CPUs for the task's gang beside the round's gang.
  */
 static __always_inline bool runs_anyway(u64 dsq, u32 group, u32 leads, u32 cpu)
 {

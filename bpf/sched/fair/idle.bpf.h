@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Idle CPUs: a CPU without work takes a task that waits on another; busy CPUs ask idle ones to
- * come.
+ * Idle CPUs: a CPU without work takes a task that waits on another CPU, and busy CPUs ask idle ones
+ * to do so.
  *
  * A CPU that becomes idle looks through its levels from near to far, if their span has a CPU with
  * more than one task, and as long as a look takes less than the CPU is idle on average. At each
@@ -9,10 +9,10 @@
  * CPU with n tasks asks up to n - 1 idle CPUs (at most ASKS) on which one of its waiting tasks may
  * run.
  *
- * No CPU therefore idles for long beside a task that may run there: for a tick, and one more for
- * each ASKS tasks that wait on one CPU. With load=pelt an idle CPU does not take a task that would
- * make it, with its own sleepers, busier than the CPU that has the task, unless that CPU is short
- * of time. This adds SHORT_OF_TIME_NS to the bound.
+ * While a task waits that may run on an idle CPU, that CPU therefore stays idle for a tick at most,
+ * and one more for each ASKS tasks that wait on one CPU. With load=pelt an idle CPU does not take a
+ * task that would make it, with its own sleepers, busier than the CPU that has the task, unless
+ * that CPU is short of time. This adds SHORT_OF_TIME_NS to the bound.
  *
  * Models: idle_balance(), nohz_kick_needed() of Linux 3.2. Differs: 3.2 compared groups by load
  * here, too, and gave up if the CPU was idle for less than migration_cost_ns on average. It neither
@@ -27,10 +27,10 @@
 #define ASKS		8	/* idle CPUs that a CPU asks at a tick, at most */
 #define ASK_LOOKS	64	/* waiting tasks for which a CPU looks for an idle CPU at a
 				 * tick, at most */
-#define STEAL_LOOKS	4096	/* tasks of one CPU that an idle CPU tries if it was asked to
+#define STEAL_LOOKS	4096	/* most tasks of one CPU that an idle CPU tries if it was asked to
 				 * look; if it has just become idle, it tries nr_migrate */
-#define QUICK_REDOS	2	/* CPUs per level that a CPU tries if it has just become idle;
-				 * if it was asked to look, it tries REDOS */
+#define QUICK_REDOS	2	/* most CPUs of a level that a CPU tries if it has just become
+				 * idle; if it was asked to look, it tries REDOS */
 
 /*
  * load=pelt: a CPU that has had work for this long without a break (two half-lives) is short of

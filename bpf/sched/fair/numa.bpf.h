@@ -3,8 +3,7 @@
  * numa: the calls from fair to lib/numa.bpf.h, and which tasks may change nodes. consolidate.bpf.h
  * moves tasks.
  *
- * With numa=off, or one node, each of these functions is only a test. Kernel threads belong to no
- * process here.
+ * With numa=off, or one node, none of this has an effect. Kernel threads belong to no process here.
  *
  * Knobs:
  *   numa             off; consolidate: brings the tasks of a process together on a node, by their
@@ -30,8 +29,8 @@
 #define PF_KTHREAD	0x00200000
 #define LOOKS_PER_SETTLE	8	/* an idle CPU's searches for a process in numa_settle_ns, at
 				 * most */
-#define PINNED_SETTLES	31	/* pause after a running task could not come, in units of
-				 * numa_settle_ns */
+#define PINNED_SETTLES	31	/* time for which a running task that could not come is not asked
+				 * for again, in units of numa_settle_ns */
 
 static __always_inline bool numa_on(void)
 {
@@ -188,8 +187,8 @@ static bool scatters(fair_task_t *t, u32 from, u32 to)
 
 /*
  * Whether balancing may take the task in this pass. First pass: only if the move does not scatter
- * the task's process. Second pass: also if the task has waited for so long that its node is not
- * just busy for a moment.
+ * the task's process, nor brings it together on a node without room. Second pass: only if the task
+ * has waited for so long that its node is not just busy for a moment.
  */
 static __noinline bool numa_lets(fair_task_t *t, pull_t *pull)
 {

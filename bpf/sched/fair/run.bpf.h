@@ -139,8 +139,8 @@ static __noinline void settle_prev(fair_cpu_t *c, u64 sum_exec, bool stops, u64 
 }
 
 /*
- * Number of waiting tasks that one call of rescue() looks at. The next call begins at the front of
- * the DSQs again, when the tasks there have run.
+ * Largest number of waiting tasks that one call of rescue() looks at. The next call begins at the
+ * front of the DSQs again, when the tasks there have run.
  */
 #define RESCUE_LOOKS	4096
 

@@ -181,7 +181,7 @@ static __noinline s32 least_crowded(struct task_struct *p, s32 cpu, u32 level)
 {
 	fair_cpu_t *own = cpu_at(cpu), *c = own->level[level & 3].from;
 	u32 left = own->level[level & 3].cpus, nr, below = (level - 1) & 3;
-	struct crowd least = { .nr = 1 };	/* a task without power: any group is less crowded */
+	struct crowd least = { .nr = 1 };	/* 1 task on power 0: each group is less crowded */
 	s32 best = cpu;
 
 	if (!p)

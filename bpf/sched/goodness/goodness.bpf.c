@@ -52,8 +52,8 @@
 char _license[] SEC("license") = "GPL";
 
 /*
- * Number of attempts of a pick. An attempt fails if the chosen task leaves its queue at that very
- * moment.
+ * Largest number of attempts of a pick. An attempt fails if the chosen task leaves its queue at
+ * that very moment.
  */
 #define MAX_TRIES 8
 /* Less than any goodness. */

@@ -96,7 +96,7 @@ struct cpu_state {
 	u32 curr;		/* slot of the running task; NO_SLOT: no task with a slot runs */
 	u32 online;
 	u32 expected;		/* the CPU was idle, was chosen for a task, and has not looked
-				 * since (hamq) */
+				 * for a task since (hamq) */
 	u32 owes;		/* the CPU is to kick idle CPUs for a task that was queued
 				 * without a kick */
 	u64 mm;			/* address space of the task that ran last */

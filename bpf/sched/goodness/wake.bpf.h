@@ -11,7 +11,10 @@
 #define TARGET_NONE (-1)
 #define TARGET_IDLE (1 << 16)	/* flag: the CPU is idle, and no other task will be sent to it */
 
-/* Goodness of the task on the CPU, less that of the task running there; above 0: preempt. */
+/*
+ * Returns the goodness that the waking task has on the CPU, less the goodness of the task that runs
+ * there; above 0: the waking task may preempt.
+ */
 static __always_inline s32 preemption_goodness(const struct slot *s, s32 cpu)
 {
 	const struct cpu_state *c = cpu_at(cpu);

@@ -12,7 +12,7 @@
 
 /*
  * Largest number of tasks that one balancing pass pulls, and of CPUs from which it tries to pull.
- * The next pass, a tick later, goes on.
+ * Tasks beyond that are left to later passes.
  */
 #define MAX_PULL 64
 #define MAX_VICTIMS 4
@@ -134,9 +134,10 @@ __weak s32 pull_array(s32 self, s32 victim, u32 array, s32 want)
 
 /*
  * Pulls tasks from the longest queue, and returns their number. `running` is this CPU's queue
- * length. If half of the difference in length is more than a quarter of `running`, the CPU pulls
- * that half, expired tasks first, because they would not run soon anyway. If no task of a queue may
- * run here, the CPU tries the next longest queue. An idle CPU asks all queues in the end.
+ * length. If half of the difference between the two lengths is more than a quarter of `running`,
+ * the CPU pulls that half, expired tasks first, because they would not run soon anyway. If no task
+ * of a queue may run here, the CPU tries the next longest queue. An idle CPU that tried MAX_VICTIMS
+ * queues in vain then takes a task from any queue that has one for it.
  */
 __weak s32 balance(s32 self, s32 running, bool idle)
 {

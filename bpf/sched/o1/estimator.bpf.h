@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * d1: how much a task slept in the last four seconds, and the penalty for too little sleep. Each of
- * four counters (cells) holds the jiffies slept in one second.
+ * Sleep history of mode d1: how much a task slept in the last four seconds, and the penalty for too
+ * little sleep. Each of four counters (cells) holds the jiffies slept in one second.
  *
  * The arithmetic follows, to the jiffy, the code that the diff of January 2002 removes (README.md),
  * and keeps two oddities of that code. A sleep across two or three boundaries of seconds leaves one

@@ -56,7 +56,11 @@ static u64 jiffies_now(void)
 	return scx_bpf_now() / JIFFY_NS;
 }
 
-/* Converts the swap counts that a task keeps from those of its former CPU into those of `cpu`. */
+/*
+ * For a task that has come to `cpu`: changes the swap counts that the task noted on its former CPU
+ * into counts of `cpu`. The numbers of swaps since the task's last wake-up and last sleep stay the
+ * same.
+ */
 static void follow_swaps(struct o1_task *t, s32 cpu)
 {
 	u64 behind;
@@ -311,7 +315,10 @@ void BPF_STRUCT_OPS(o1_tick, struct task_struct *p)
 	if (!t)
 		return;
 	charge(p, t);
-	/* A fork halves left_ns, but not the kernel's slice, so the tick has to end the turn. */
+	/*
+	 * A fork halves left_ns, the task's own count of its slice, but not the slice that the
+	 * kernel counts. The tick therefore has to make the task stop.
+	 */
 	if (t->left_ns <= 0) {
 		scx_bpf_task_set_slice(p, 0);
 		return;

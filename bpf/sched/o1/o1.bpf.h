@@ -50,11 +50,11 @@ struct o1_task {
 	u32 penalty;		/* levels added for too little sleep, as of the last sample */
 
 	/* Mode mqo1 only. */
-	u64 swap_last;		/* swaps of the CPU's queue when the task last woke up */
-	u32 swap_cpu;		/* CPU whose swaps swap_last and swap_sleep count */
+	u64 swap_last;		/* the CPU's number of array swaps when the task last woke up */
+	u32 swap_cpu;		/* CPU whose array swaps swap_last and swap_sleep count */
 	u32 bonus;		/* levels gained at the last wake-up, before the limit of level 0 */
-	u64 swap_sleep;		/* swaps of the CPU's queue when the task went to sleep */
-	u64 slept_swaps;	/* swaps during the task's last sleep */
+	u64 swap_sleep;		/* the CPU's number of array swaps when the task went to sleep */
+	u64 slept_swaps;	/* array swaps during the task's last sleep */
 	u64 expirations;
 };
 
@@ -148,7 +148,7 @@ static __always_inline u64 slice_of(u32 prio)
 {
 	u64 range = (max_slice_ns - min_slice_ns) / JIFFY_NS;
 
-	if (!range)	/* min_slice_ns and max_slice_ns differ by less than a jiffy */
+	if (!range)	/* the range is less than a jiffy, so the slice is computed in ns */
 		return min_slice_ns + (max_slice_ns - min_slice_ns) * (PRIO_LEVELS - 1 - prio) / PRIO_LEVELS;
 	return min_slice_ns +
 	       ((PRIO_LEVELS - 1 - prio) * range + PRIO_LEVELS - 1) / PRIO_LEVELS * JIFFY_NS;

@@ -7,8 +7,8 @@
  * Fails: as its knobs say.
  *
  * Knobs:
- *   eats   what each enqueue (1, 2, 5) or fork (3, 4) allocates: 0 nothing, 1 hash elements, 2 queue
- *          values, 3 arena pages, 4 DSQs, 5 objects
+ *   eats   what glutton allocates: 0 nothing; at each enqueue 1 hash elements, 2 queue values or
+ *          5 objects; at each fork 3 arena pages or 4 DSQs
  *   bites  number of allocations at each enqueue or fork
  */
 #include <scx/common.bpf.h>

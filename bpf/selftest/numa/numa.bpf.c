@@ -40,7 +40,7 @@ struct numa_step {
 enum { STEP_JOIN, STEP_ENQUEUE, STEP_DEQUEUE, STEP_REWEIGH, STEP_REMEMBER, STEP_LEAVE };
 
 struct numa_view {
-	u64 member, node;	/* in: number of a task; the view is of its process on `node` */
+	u64 member, node;	/* in: number of a task; results are of its process on `node` */
 	u64 to;			/* in: node to which the task would move from `node` */
 	u64 other;		/* in: number of the task with which `member` would be exchanged */
 	u64 by_faults, now;

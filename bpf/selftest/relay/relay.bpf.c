@@ -74,7 +74,7 @@ struct question {
 	s32 kick;	/* a CPU to kick, so that it looks for work; negative: none */
 };
 
-/* Returns the CPU on which the frontend runs. */
+/* Kicks the CPU that user space names, if it is idle. Returns the CPU on which the caller runs. */
 SEC("syscall")
 int which_cpu(struct question *q)
 {

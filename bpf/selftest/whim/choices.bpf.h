@@ -14,7 +14,7 @@ enum place { IN_SELECT_CPU, IN_ENQUEUE, IN_DISPATCH, IN_TIMER, ON_TASK, ELSEWHER
 
 static u64 draws;
 
-/* Returns the next decision: 64 mixed bits of a word of the script and of the decision's number. */
+/* Returns the next decision: a 64-bit hash of a word of the script and the decision's number. */
 static u64 draw(void)
 {
 	u64 n = draws++;

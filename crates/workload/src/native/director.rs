@@ -234,7 +234,9 @@ impl Director {
             }
             let ready = head.ready.load(Acquire);
             if ready >= total {
-                return self.wait_asleep(deadline);
+                let slow =
+                    |ready| SetupError::Slow { ready, total, seconds: length / 1_000_000_000 };
+                return self.wait_asleep(deadline, slow);
             }
             if let Some(how) = self.reap().into_iter().next() {
                 return Err(SetupError::Died { how });
@@ -250,17 +252,28 @@ impl Director {
         }
     }
 
-    /// Waits until every thread sleeps, waiting for the start of the run, or `deadline` has passed.
-    /// Records the kernel's counts for each thread at that time, which the report subtracts from
-    /// the counts at the end.
-    fn wait_asleep(&mut self, deadline: Nanos) -> Result<(), SetupError> {
-        for slot in &self.env.shared.slots[..self.env.tables.start.len()] {
+    /// Waits until every thread sleeps, waiting for the start of the run. Records the kernel's counts
+    /// for each thread at that time, which the report subtracts from the counts at the end. Returns
+    /// `slow` of the number of threads that sleep if `deadline` passes first.
+    fn wait_asleep(
+        &mut self,
+        deadline: Nanos,
+        slow: impl Fn(u32) -> SetupError,
+    ) -> Result<(), SetupError> {
+        for (asleep, slot) in
+            self.env.shared.slots[..self.env.tables.start.len()].iter().enumerate()
+        {
             let (tgid, tid) = (slot.tgid.load(Relaxed), slot.tid.load(Relaxed));
-            while !sample::sleeps(tgid, tid) && sys::now() < deadline {
+            let mut sleeps = sample::sleeps(tgid, tid);
+            while !sleeps && sys::now() < deadline {
                 sys::sleep_until(sys::now().saturating_add(200_000));
+                sleeps = sample::sleeps(tgid, tid);
             }
             if !sample::other(tgid, tid, &slot.before) {
                 return Err(SetupError::Died { how: format!("thread {tid} is gone") });
+            }
+            if !sleeps {
+                return Err(slow(asleep as u32));
             }
         }
         Ok(())
