@@ -49,7 +49,7 @@ pub struct Balanced {
     pub scanned: u32,
 }
 
-/// State of the balancing CPU.
+/// Whether the balancing CPU is busy, is idle, or has just run out of tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdleType {
     Busy,

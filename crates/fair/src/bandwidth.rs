@@ -311,8 +311,9 @@ impl Fair {
             let e = self.task(task).ent;
             self.enqueue_task(cpu, e, EnqueueFlags::WAKEUP);
         }
-        // An enqueue may have throttled the queue again, and so put tasks into its limbo. These
-        // tasks go to the end of the list, so that they leave limbo first.
+        // An enqueue above may have throttled the queue again, and so put tasks into its new limbo
+        // list. Append these tasks to those that have not left limbo. Tasks leave from the end of
+        // the list, so the appended tasks leave first.
         limbo.append(&mut self.rqs[rq].limbo);
         self.rqs[rq].limbo = limbo;
         self.list_leaf(rq);

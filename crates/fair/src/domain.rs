@@ -103,7 +103,8 @@ pub(super) struct LlcShared {
     pub nr_busy_cpus: u32,
 }
 
-/// One CPU's view of a domain.
+/// A domain of one CPU: the index of the data that all CPUs of the domain share, and this CPU's own
+/// balancing state.
 #[derive(Clone, Debug)]
 pub(super) struct Domain {
     pub shape: u32,
@@ -192,8 +193,8 @@ impl Domains {
 
     fn add_levels(&mut self, topo: &FairTopo, online: &[bool], params: &Params, levels: &[Level]) {
         for (at, level) in levels.iter().enumerate() {
-            // `made` maps a unit (a core, LLC or node) to its shape at this level. All CPUs of a
-            // unit share the shape, because they see the same span.
+            // `made` maps a unit (a core, LLC or node) to the `Shape` of its domain at this level.
+            // All CPUs of a unit share the shape, because they see the same span.
             let mut made: BTreeMap<u32, u32> = BTreeMap::new();
             for cpu in (0..topo.nr_cpus()).filter(|&cpu| online[cpu]) {
                 let below = self.of_cpu[cpu].last().map(|d| d.shape);
@@ -334,8 +335,8 @@ impl Domains {
         let flags = below.find(|s| s.span == span).map(|s| s.flags).unwrap_or_default();
         let own_view = |i: CpuId| child_span(levels, at, i.idx(), levels[at].span(cpu)) == span;
         let is_numa = matches!(levels[at].kind, LevelKind::Numa(_));
-        // On a NUMA level all CPUs of a node see the same spans, so the closure reuses the answer
-        // for the node of the previous CPU.
+        // On a NUMA level all CPUs of a node see the same spans. If a CPU is on the same node as
+        // the CPU before it, the closure `balances` therefore returns the same answer again.
         let mut last = None;
         let balances = |i: &CpuId| {
             let node = topo.node[i.idx()];
@@ -391,7 +392,8 @@ impl Domains {
         &self.shapes[self.of_cpu[cpu.idx()][level].shape as usize]
     }
 
-    /// Returns the shape of a CPU's LLC domain, or None if the LLC has no domain.
+    /// Returns the `Shape` (the data that all CPUs of a domain share) of a CPU's LLC domain, or
+    /// None if the LLC has no domain.
     pub fn llc_shape(&self, cpu: CpuId) -> Option<&Shape> {
         self.llc_level[cpu.idx()].map(|level| self.shape(cpu, level as usize))
     }
@@ -459,7 +461,8 @@ fn levels(topo: &FairTopo, online: &[bool]) -> Vec<Level> {
     levels
 }
 
-/// Flags, `imbalance_pct` and `cache_nice_tries` of a level.
+/// Returns the flags, `imbalance_pct` and `cache_nice_tries` of the domains of one level, such as
+/// SMT or NUMA.
 fn kind_properties(kind: LevelKind, params: &Params) -> (Flags, u64, u32) {
     let base = Flags {
         balance_newidle: true,

@@ -51,7 +51,8 @@ impl Fair {
         row.sum_weight -= self.ents[e].h_load;
     }
 
-    /// Sums of weighted keys and of weights over all queued tasks, the running one included.
+    /// Two sums over all queued tasks, the running one included: of weight times `key` (vruntime
+    /// relative to the reference point), and of the weights.
     #[inline]
     fn totals(&self, cpu: CpuId) -> (i128, u64) {
         let row = &self.cpus[cpu];

@@ -52,8 +52,8 @@ impl Fair {
         new_cpu
     }
 
-    /// Returns the level of a CPU's largest domain that has fewer than `weight` CPUs and over which
-    /// forks are placed.
+    /// Returns the level (the index among the CPU's domains, smallest first) of the largest domain
+    /// that has fewer than `weight` CPUs and over which forks are placed.
     fn level_below(&self, cpu: CpuId, weight: u32) -> Option<usize> {
         (0..self.domains.of_cpu[cpu.idx()].len())
             .map(|level| (level, self.domains.shape(cpu, level)))
@@ -158,9 +158,9 @@ impl Fair {
         }
     }
 
-    /// Returns the CPU of a group that is in the shallowest idle state, or the least loaded CPU if
-    /// none is idle. The search ends at a CPU that has only tasks of idle policy, unless `task` has
-    /// idle policy too.
+    /// Returns the CPU of a group that is in the shallowest idle state, or the group's least loaded
+    /// CPU if none is idle. If the search comes to a CPU that has only tasks of idle policy, it
+    /// returns that CPU at once, unless `task` has idle policy too.
     fn idlest_cpu_of(&self, env: &dyn Env, group: usize, task: TaskId, this_cpu: CpuId) -> CpuId {
         let row = &self.domains.groups[group];
         if row.weight == 1 {
@@ -214,9 +214,9 @@ fn idler(best: &GroupStats, stats: &GroupStats) -> bool {
     }
 }
 
-/// Returns the imbalance between two nodes on which the caller should act. It is 0 if the imbalance
-/// is at most two tasks and at most `imb_numa_nr` tasks run on the destination, and `imbalance`
-/// otherwise.
+/// Returns the part of an imbalance between two nodes that the caller should correct: 0 if the
+/// imbalance is at most two tasks and at most `imb_numa_nr` tasks run on the destination node, and
+/// otherwise the whole `imbalance`.
 pub(super) fn adjust_numa_imbalance(imbalance: i64, dst_running: u32, imb_numa_nr: u32) -> i64 {
     if dst_running <= imb_numa_nr && imbalance <= NUMA_IMBALANCE_MIN { 0 } else { imbalance }
 }

@@ -20,9 +20,10 @@ pub enum TunableScaling {
 /// `sched/cgroup_mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupMode {
-    /// The group's whole weight on every CPU.
+    /// On every CPU, the entity has the group's whole weight.
     Up,
-    /// The group's weight, split over CPUs by load (the only way before 7.x).
+    /// The group's weight is split among its entities in proportion to the group's load on each CPU
+    /// (the only rule before 7.x).
     Smp,
     /// The weight of `Smp`, times the number of runnable tasks or of CPUs, whichever is smaller:
     /// weight per concurrent task.
@@ -108,7 +109,7 @@ pub struct Params {
     /// `sysctl_sched_nr_migrate`: largest number of tasks that one balancing pass examines. The
     /// kernel uses the same number for `SCHED_NR_MIGRATE_BREAK` (sched.h).
     pub nr_migrate: u32,
-    /// `cgroup_mode` (debug.c).
+    /// Rule for the weight of a cgroup's entities: debugfs `sched/cgroup_mode` (debug.c).
     pub cgroup_mode: CgroupMode,
     /// Largest node distance across which fork, exec and wake-up place tasks (mmzone
     /// `node_reclaim_distance`).

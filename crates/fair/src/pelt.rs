@@ -99,8 +99,8 @@ impl SchedAvg {
     }
 }
 
-/// Changes one (average, sum) pair. Neither can go below zero, and the sum stays large enough for
-/// its average.
+/// Adds changes to an average and to its sum. Neither goes below zero, and the sum is raised to the
+/// average times `MIN_DIVIDER` if it is smaller.
 /// Models: `__update_sa()`.
 pub fn shift(avg: &mut u64, sum: &mut u64, delta_avg: i64, delta_sum: i64) {
     *avg = avg.saturating_add_signed(delta_avg);

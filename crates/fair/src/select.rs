@@ -123,7 +123,8 @@ impl Fair {
     fn record_wakee(&mut self, env: &dyn Env, wakee: TaskId, cpu: CpuId) {
         let now = self.cpus[cpu].clock;
         let waker = self.waker(env, cpu);
-        // The count of flips is halved about once a second while the waker is active.
+        // `flips` counts the times that the waker woke another task than at its previous wake-up.
+        // The count is halved about once a second while the waker wakes tasks.
         if now > waker.decay_at + 1_000_000_000 {
             waker.flips >>= 1;
             waker.decay_at = now;
@@ -212,7 +213,8 @@ impl Fair {
         let this_eff = (this_load + task_load) * this_pct * self.cpus[prev].capacity as i64;
         let prev_load = self.load(prev) as i64 - task_load;
         let prev_eff = prev_load * prev_pct * self.cpus[this_cpu].capacity as i64;
-        // A sync waker frees its CPU, so a tie goes to the waker's CPU.
+        // A sync waker frees its CPU, so if both CPUs' scaled loads are equal, the task goes to the
+        // waker's CPU.
         this_eff < prev_eff + i64::from(sync)
     }
 

@@ -233,8 +233,8 @@ impl Sim {
         self.timers = later;
         let due: Vec<BandwidthTimer> = due;
         for timer in due {
-            // Steps are coarser than timers, so the class gets the time for which the timer was
-            // armed.
+            // A timer may expire in the middle of a step. Call the class with the time for which
+            // the timer was armed, and not with the end of the step.
             self.fair.bandwidth_timer(timer.group, timer.kind, timer.at);
         }
         self.resched_all();

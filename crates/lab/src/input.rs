@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The arguments of a run as every target takes them: a machine, a workload and schedulers, with
-//! the contents of all files that they name.
+//! The arguments of a run as every target (`sim`, `vm`, `host`) takes them: a machine, a workload
+//! and schedulers, with the contents of all files that they name.
 //!
 //! Owns: the meaning of `-m`, `-w` and `-s`: shipped, generated, or a file. Does not: open files
 //! (the caller passes an `InputFiles`), or prepare a scheduler for a kernel (see `prepare`).
@@ -157,8 +157,8 @@ pub struct ObjectInput {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecipeInput {
-    /// The shipped recipe that is for schedulers with the object's ops name; no recipe if there is
-    /// none.
+    /// The shipped recipe for schedulers with the object's ops name (`sched_ext_ops.name`). If no
+    /// shipped recipe is for that name, no recipe is used.
     Auto,
     None,
     Text {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Experiments: a scheduler, a workload and a machine on a target become a `Run`; runs become
-//! comparisons.
+//! Experiments: a target (the simulator, a virtual machine or this machine's kernel) runs a
+//! workload under a scheduler on a machine, and returns a `Run`. Runs become comparisons.
 //!
 //! Owns: targets, recipes, results, statistics, reports. Does not: simulate (see the kernel crate),
 //! parse flags, or open files; the caller passes an `InputFiles`.

@@ -353,7 +353,7 @@ impl Metric {
     }
 }
 
-/// Returns all declarations in order.
+/// Returns the declarations of all metrics, in the order of `SECTIONS`.
 pub fn all() -> impl Iterator<Item = &'static Metric> {
     SECTIONS.iter().flat_map(|(_, topics)| *topics).flat_map(|topic| topic.metrics)
 }

@@ -2,7 +2,8 @@
 //! Preparation of a scheduler, once for all runs: opens its object, applies its recipe, sets its
 //! knobs.
 //!
-//! Owns: the order of the steps (constants, recipe, knobs), and the choice of the table to attach.
+//! Owns: the order of the steps (constants, recipe, knobs), and the choice of the struct_ops table
+//! to attach.
 //! Does not: resolve the user's names (see `input`).
 
 #[cfg(test)]

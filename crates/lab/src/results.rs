@@ -99,7 +99,8 @@ pub struct MachineEntry {
     pub fingerprint: String,
 }
 
-/// The parts of the request that a session does not keep.
+/// The parts of the user's request that `Session` does not keep: the arguments `-w` and `-m` as
+/// given, the targets, the tolerance, and the version of the program.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub version: Version,

@@ -17,7 +17,7 @@ pub struct SchedulerArg {
     pub knobs: Vec<(String, String)>,
     /// `recipe=`: a shipped recipe's name, a path, or `none`.
     pub recipe: Option<String>,
-    /// `ops=`: name of the table to attach, for an object that has several.
+    /// `ops=`: name of the struct_ops table to attach, for an object that has several such tables.
     pub ops: Option<String>,
 }
 

@@ -53,7 +53,7 @@ pub struct RunKey {
     pub index: u32,
 }
 
-/// Creates the tracer of a run.
+/// Creates the `Tracer` that records the events of a run.
 pub type TraceFor<'a> = dyn Fn(RunKey) -> std::io::Result<Tracer> + Sync + 'a;
 
 /// Returns a reason once the session is to end. Runs in progress then stop soon, and no further run
@@ -242,7 +242,8 @@ impl Session {
             max_memory: self.max_memory,
         };
         let start = Instant::now();
-        // Only this run writes its progress. Relaxed is enough, because readers need no ordering.
+        // Only this thread writes the run's progress. Relaxed is enough, because the threads that
+        // read the progress need no ordering.
         let watch = |now| {
             progress.store(now, Ordering::Relaxed);
             interrupt()

@@ -43,8 +43,9 @@ fn built(folder: &str) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// An object whose frontend makes the scheduling decisions shows all signs of a missing frontend.
-/// On a target that runs the object's tracepoint program, the report has one line less.
+/// The object `relay` needs a frontend that makes the scheduling decisions. The report must name
+/// the maps that only this frontend fills, and the program that only this frontend runs. On a
+/// target that runs the object's tracepoint program, the report has one line less.
 #[test]
 fn a_frontend_that_decides_is_missed() {
     let relay = scxlab_sched::find("relay").unwrap();

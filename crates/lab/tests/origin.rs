@@ -250,7 +250,7 @@ fn a_stall_names_the_queue_and_the_line_that_put_the_task_there() {
 }
 
 /// `lapse` inserts each task before the tasks that already wait, so the task that waits longest is
-/// last.
+/// last. The report on the stall must say how many tasks are before it.
 #[test]
 fn a_stall_says_how_many_are_before_the_task() {
     for (machine, seed) in [("1n1c1t", 1), ("1n4c1t", 2), ("2n2c2t", 3)] {

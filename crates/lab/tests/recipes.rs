@@ -208,6 +208,7 @@ fn what_a_program_refuses_is_reported() {
 }
 
 /// The kernel runs a program with a context of at most 65535 bytes (`bpf_prog_test_run_syscall()`).
+/// A recipe's step with a larger context must therefore be refused.
 #[test]
 fn a_context_is_no_larger_than_the_kernel_takes() {
     let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());

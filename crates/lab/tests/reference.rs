@@ -30,7 +30,8 @@ fn check(file: &str, found: &str, wanted: &str) {
     }
 }
 
-/// Returns the page with the text between `<!-- NAME -->` and `<!-- end of KIND -->` replaced.
+/// Returns the page with `text` in place of what stood between `<!-- KIND NAME -->` and
+/// `<!-- end of KIND -->`.
 fn with_block(page: &str, kind: &str, name: &str, text: &str) -> String {
     let (begin, end) = (format!("<!-- {kind} {name} -->\n"), format!("<!-- end of {kind} -->\n"));
     let (before, rest) = page.split_once(&begin).unwrap_or_else(|| panic!("the page has {begin}"));

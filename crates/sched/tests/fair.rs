@@ -41,8 +41,8 @@ pub struct Report {
     pub group_usage: i64,
 }
 
-/// Returns the present state of a cgroup's queue on a CPU; None if the cgroup's slot `group` is not
-/// in use.
+/// Returns the present state of a cgroup's queue on a CPU. `group` is the cgroup's slot, an index
+/// into the scheduler's tables. Returns None if the slot is not in use.
 pub fn report(k: &mut Kernel, loaded: &Loaded, group: u32, cpu: u32) -> Option<Report> {
     let mut ctx = [0u8; 120];
     ctx[..4].copy_from_slice(&cpu.to_ne_bytes());

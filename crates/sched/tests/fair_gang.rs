@@ -110,8 +110,8 @@ fn the_demonstration_runs_together() {
     let (off, v1, v2) = (demonstration("off"), demonstration("v1"), demonstration("v2"));
     eprintln!("{off:?} {v1:?} {v2:?}");
     assert!(v2.0 > 900 && v2.1 > 900, "v2: {v2:?}");
-    // With `off`, each CPU runs one of two gangs by chance, so all eight CPUs rarely run the same
-    // gang.
+    // With `gang=off`, each CPU runs one of two gangs by chance, so all eight CPUs rarely run the
+    // same gang, and the co-scheduling ratio must be low.
     assert!(off.0 < 300 && off.1 < 300, "off: {off:?}");
     // `gang=v1` runs a gang only where fairness permits it. It may therefore be no better than
     // `off`, as in some results of the mailing-list thread, but it must be worse than `v2`.

@@ -16,7 +16,7 @@ struct Part {
     loaded: Loaded,
 }
 
-/// Result of a step, and the domain's round after the step.
+/// Result of one step of `take_step`, and the round of the step's domain after the step.
 struct After {
     result: u64,
     round: u64,
@@ -43,7 +43,8 @@ fn random(state: &mut u64, n: u64) -> u64 {
     (*state >> 33) % n
 }
 
-/// Several gangs compete in each domain. While an elected leader leads, no other election succeeds.
+/// Several gangs compete in each domain. While an elected leader leads a domain, every other
+/// election in this domain must fail.
 #[test]
 fn a_domain_has_one_leader_at_a_time() {
     let mut part = Part::new();

@@ -179,7 +179,7 @@ pub fn boot(spec: &VmSpec<'_>) -> Result<BootOutcome, VmError> {
     let guest = PreparedGuest { spec, program, shape, initramfs, memory_mib };
     let (ran, engine) = match guest.run(engine) {
         // Try again with emulation: the probe runs few instructions and a kernel runs many, so KVM
-        // may be the cause of a failure before the guest's first frame.
+        // may be the cause of a failure before the guest's first message.
         Err(Failed { why, phase: BOOTING })
             if spec.accel == Accel::Auto && engine == Engine::Kvm && !why.is_cancel() =>
         {
@@ -281,7 +281,7 @@ impl GuestMonitor<'_> {
         }
     }
 
-    /// Waits for the guest's next frame on the result port, the deadline, or the caller's cancel
+    /// Waits for the guest's next message on the result port, the deadline, or the caller's cancel
     /// flag.
     fn wait(&mut self, phase: &'static str) -> Stop {
         loop {

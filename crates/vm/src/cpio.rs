@@ -92,12 +92,12 @@ impl Archive {
         let fields = [
             self.inode,
             entry.mode,
-            0, // user
-            0, // group
+            0, // id of the owner
+            0, // id of the owning group
             if is_dir { 2 } else { 1 },
-            0, // time
+            0, // time of the last change
             entry.data.len() as u32,
-            0, // the archive's own device
+            0, // major number of the device that holds the file; the minor number follows
             0,
             entry.device.0,
             entry.device.1,

@@ -134,7 +134,8 @@ fn begin(mut port: &File) -> Result<(Vec<String>, Vec<u32>), String> {
     Ok((args, guest_cpus))
 }
 
-/// Returns the names of the needs whose paths do not exist.
+/// Returns the names of the required kernel features whose paths do not exist. A line of `needs` is
+/// a path and the feature that the path shows.
 fn lacks(needs: &str) -> Vec<String> {
     let needs = needs.lines().filter_map(|line| line.split_once(' '));
     needs.filter(|(path, _)| !Path::new(path).exists()).map(|(_, name)| name.to_owned()).collect()
@@ -165,9 +166,9 @@ fn fail(port: &File, why: &str) -> ! {
     end(port, FrameKind::Failed, why.as_bytes())
 }
 
-/// Sends the last frame, after all printed output. The host ends the guest once it has read the
-/// frame. The guest must not power off before, because output that QEMU has not passed on by then
-/// is lost.
+/// Sends the guest's last message to the host, after all printed output. The host ends the guest
+/// once it has read the message. The guest must not power off before, because output that QEMU has
+/// not passed on by then is lost.
 fn end(mut port: &File, kind: FrameKind, payload: &[u8]) -> ! {
     let _ = io::stdout().flush();
     let _ = nix::sys::termios::tcdrain(io::stdout());
@@ -183,7 +184,8 @@ fn end(mut port: &File, kind: FrameKind, payload: &[u8]) -> ! {
 fn off() -> ! {
     let Err(why) = nix::sys::reboot::reboot(nix::sys::reboot::RebootMode::RB_POWER_OFF);
     eprintln!("scxlab: the guest cannot be switched off: {why}");
-    // The host stops the guest; if pid 1 exited, a panic would bury the message.
+    // Wait until the host stops the guest. If pid 1 exited instead, the kernel would panic, and the
+    // log of the panic would bury the message above.
     loop {
         std::thread::park();
     }

@@ -8,7 +8,7 @@
 //! /init          this executable, its loaded part
 //! /lib...        its loader and libraries
 //! /dev/console   for messages, from the first one on
-//! /scxlab/*      what the guest side reads, see below
+//! /scxlab/*      inputs of the code in `guest.rs`, one constant below for each
 //! ```
 
 use std::path::Path;

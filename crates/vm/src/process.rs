@@ -52,7 +52,7 @@ pub(crate) struct Qemu {
     stderr: OutputReader,
 }
 
-/// Result of waiting for a frame from the guest.
+/// Result of waiting for the guest's next message, which is a frame as in `protocol.rs`.
 pub(crate) enum Message {
     Nothing,
     Frame(Frame),
@@ -107,7 +107,8 @@ impl Launch {
 }
 
 impl Qemu {
-    /// Returns the guest's next frame, if it comes within `patience`.
+    /// Returns the guest's next message (a frame as in `protocol.rs`), if it comes within
+    /// `patience`.
     pub fn next(&mut self, patience: Duration) -> Message {
         match self.frames.recv_timeout(patience) {
             Ok(Ok(frame)) => Message::Frame(frame),

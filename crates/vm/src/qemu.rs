@@ -24,9 +24,9 @@ pub(crate) const OWN_MIB: u64 = 384;
 /// Part of `OWN_MIB` for translated code; QEMU's default is a gigabyte.
 const TRANSLATED_MIB: u64 = 256;
 
-/// Binary logarithm of the time per instruction, in ns, of a guest whose clock counts instructions:
-/// 2 ns. All CPUs together are as fast as one slow CPU, but faster than translated code on a busy
-/// host.
+/// Binary logarithm of the time that each instruction takes, in ns, in a guest whose clock counts
+/// instructions; 1 stands for 2 ns. By this clock, all CPUs together are as fast as one slow CPU,
+/// but faster than translated code on a busy host.
 const NS_PER_INSN_LOG2: u32 = 1;
 
 /// The first version of QEMU that gives each busy CPU of a guest whose clock counts instructions

@@ -95,7 +95,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Returns the shape of a machine, or the reason why QEMU cannot emulate it.
+    /// Returns the regular machine by which QEMU emulates the given one, or the reason why QEMU
+    /// cannot emulate it.
     pub fn of(topology: &Topology) -> Result<Shape, ShapeError> {
         check_capacities(topology)?;
         let nodes = topology.nodes();

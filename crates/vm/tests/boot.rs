@@ -51,7 +51,7 @@ fn main() {
     eprintln!("boot: all passed in {:.1} s", started.elapsed().as_secs_f64());
 }
 
-// The host's side.
+// The part of this executable that runs on the host: the tests, which boot guests.
 
 fn kernel() -> PathBuf {
     if let Some(path) = std::env::var_os("SCXLAB_KERNEL") {
@@ -90,7 +90,8 @@ fn topologies(kernel: &Path) -> Duration {
     let first = report(kernel, "2n4c1t", Accel::Tcg, check_report);
     report(kernel, "2n2l2c2t", Accel::Tcg, |_| {});
     report(kernel, "1n3c2tf", Accel::Tcg, |outcome| {
-        // The machine's cores are 0,3 1,4 2,5, and the guest numbers the CPUs in this order.
+        // The machine's three cores have CPUs 0,3 and 1,4 and 2,5. The guest numbers the CPUs in
+        // this order, so its CPU 1 is the machine's CPU 3.
         assert_eq!(outcome.guest_cpus, [0, 2, 4, 1, 3, 5]);
     });
     match probe_kvm() {
@@ -218,12 +219,13 @@ fn cancel_stops(kernel: &Path) {
         });
         boot(&spec).unwrap_err()
     });
-    // The error is not `Deadline`, because the deadline is far away.
+    // The deadline is far away, so only the cancel flag can have stopped the guest, and the error
+    // must be `Cancelled`.
     assert!(matches!(why, VmError::Cancelled { .. }), "{why}");
     eprintln!("boot: a raised flag stops it");
 }
 
-// The guest's side.
+// The part of this executable that runs in the guest as its init process.
 
 fn in_guest(guest: Guest) -> ! {
     match guest.args()[0].as_str() {

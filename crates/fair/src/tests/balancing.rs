@@ -66,7 +66,8 @@ fn affinity_is_respected() {
             assert!(cpumask::test(&pair, sim.actors[id.idx()].cpu));
         }
     }
-    // The two tasks that may run anywhere must have gone to the CPUs outside the pair, 0 and 3.
+    // Six tasks may run on CPUs 1 and 2 only. The two hogs that may run anywhere must therefore
+    // have gone to CPUs 0 and 3.
     assert!(sim.fair.nr_running(CpuId(0)) >= 1 && sim.fair.nr_running(CpuId(3)) >= 1);
     sim.check();
 }
@@ -248,9 +249,10 @@ fn domains_are_those_of_the_kernel() {
             .map(|level| (of(level).span_weight, of(level).groups.len()))
             .collect::<Vec<_>>()
     };
-    // The levels are SMT, MC and NUMA. The node level would equal MC, so it is not built.
+    // On two nodes with one LLC each, the levels must be SMT, MC and NUMA. The node level (PKG)
+    // would equal MC, so it is not built.
     assert_eq!(spans(&topo(2, 1, 4, 2)), [(2, 2), (8, 4), (16, 2)]);
-    // The levels are MC and PKG.
+    // On one node with two LLCs and without SMT, the levels must be MC and PKG.
     assert_eq!(spans(&topo(1, 2, 4, 1)), [(4, 4), (8, 2)]);
     assert_eq!(spans(&topo(4, 2, 2, 2)), [(2, 2), (4, 2), (8, 2), (32, 4)]);
     assert_eq!(spans(&topo(1, 1, 1, 1)), []);

@@ -56,8 +56,8 @@ fn lags_sum_to_zero() {
         let weighted: i128 =
             dumps.iter().map(|d| i128::from(d.vlag) * i128::from(d.cpu_weight)).sum();
         let weight: i128 = dumps.iter().map(|d| i128::from(d.cpu_weight)).sum();
-        // V is rounded down to a whole unit, so the sum may lie below zero by less than the total
-        // weight.
+        // The sum of lags times weights would be zero if V were exact. V is rounded down to a whole
+        // unit, so the sum may lie below zero by up to the total weight.
         assert!((-weight..=0).contains(&weighted), "{weighted} {weight}");
     }
 }

@@ -79,8 +79,8 @@ fn a_task_with_many_wakees_does_not_draw_them() {
         }
     }
     assert_ne!(waker, task);
-    // A wake-up counts as wide only if the wakee wakes several tasks too. The wakee did so from CPU
-    // 3, while it ran there.
+    // `wake_wide()` keeps a wakee away from its waker only if the wakee also wakes several tasks in
+    // turn. The wakee therefore runs on CPU 3 for a moment and wakes two tasks in turn.
     let hog = sim.world.curr[3].replace(task);
     for other in [1, 2, 1, 2, 1, 2].map(TaskId) {
         wake_from(&mut sim, other, 1, 3, false);

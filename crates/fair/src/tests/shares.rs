@@ -9,7 +9,8 @@ fn share_by_weight(params: &[(TaskParams, u64)], groups: &dyn Fn(&mut Sim)) {
     for (params, _) in params {
         sim.spawn(Life::Hog, *params);
     }
-    // Load averages settle first, because group weights follow them.
+    // Measure shares only after two seconds, because group weights follow load averages, which take
+    // time to settle.
     sim.run(2 * SEC);
     let before = sim.ran();
     sim.run(10 * SEC);
@@ -151,7 +152,8 @@ fn sleepers_gain_nothing() {
         let ran = sim.actors[id.idx()].ran;
         assert!(ran <= hog + hog / 100, "sleeper {ran}, hog {hog}");
     }
-    // A rare sleeper gets the tenth of the CPU that it can use.
+    // A task that sleeps for 9 ms after each 1 ms of work must get about the tenth of the CPU that
+    // it can use, beside a hog.
     let mut sim = Sim::new(topo(1, 1, 1, 1));
     let rare = sim.spawn(Life::Periodic { run: MS, sleep: 9 * MS }, nice(0));
     sim.spawn(Life::Hog, nice(0));

@@ -89,7 +89,8 @@ fn only_an_interval_that_lies_within_agrees() {
     assert_eq!(of([900, 901, 899, 900]), Some(Agrees::Within));
     assert_eq!(of([1000, 1300, 800, 1100]), Some(Agrees::Open));
     assert_eq!(of([700, 701, 699, 700]), Some(Agrees::Outside));
-    // One run has no interval, however close the values are.
+    // With one run on each target there is no interval, so every verdict must be `Open`, even
+    // though the values are equal.
     let one = held(&sim[..1], &sim[..1]);
     assert!(one.iter().all(|row| row.3 == Agrees::Open), "{one:?}");
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Conformance cases: a workload, the tracer's knobs, and actions from outside at given times.
+//! Conformance cases. Each has a workload, knobs for the selftest scheduler `tracer`, and actions
+//! from outside the workload at given times.
 //!
 //! Cases leave generous gaps between actions, because an emulated kernel can be late by
 //! milliseconds. No case depends on how often a slice ends.

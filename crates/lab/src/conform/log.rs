@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Conversion of both kernels' logs of operations into sequences: the operations of each task in
-//! order, with each repeated stretch written once.
+//! Conversion of logs of operations, from the simulated and from a real kernel, into sequences: the
+//! operations of each task in order, with each repeated stretch written once.
 //!
 //! Owns: the layout of `struct entry` in `bpf/live/witness.h`.
 
@@ -13,7 +13,8 @@ use super::Case;
 /// Operations by task name; `-` holds operations about no task.
 pub type Sequences = BTreeMap<String, Vec<String>>;
 
-/// Size in bytes of one entry of the witness's log.
+/// Size in bytes of a `struct entry`, one entry of the log that the witness writes. The witness is
+/// the BPF program that records a scheduler's operations on a real kernel.
 pub const ENTRY_BYTES: usize = 40;
 
 /// Operation names in the order of `enum witnessed_op`, each with the type of its recorded

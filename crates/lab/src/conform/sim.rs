@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The simulated half of a conformance case.
+//! Runs a conformance case on the simulated kernel, and returns the operations that this kernel
+//! called.
 
 use std::sync::Arc;
 

@@ -68,9 +68,9 @@ impl MetricTable {
         }
     }
 
-    /// Adds the timer figures of rt-app's log, over all threads. Each mean is over the loops that
-    /// have the value: a loop without a timer has no slack, and a loop that missed its last timer
-    /// has no latency.
+    /// Adds the figures about timers that rt-app's log has, over all threads. Each mean is over the
+    /// passes through a thread's loop that have the value: a pass without a timer has no slack, and
+    /// a pass that missed its last timer has no latency.
     pub fn loops(&mut self, totals: &[LoopTotals]) {
         let sum = |of: fn(&LoopTotals) -> f64| totals.iter().map(of).sum::<f64>();
         let Some(slack_min) = totals.iter().filter_map(|l| l.slack_min).min() else {

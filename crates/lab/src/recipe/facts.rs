@@ -90,7 +90,8 @@ impl View<'_> {
     }
 }
 
-/// Variables of a recipe, by name and indices. A plain number is a variable without indices.
+/// Variables of a recipe, by name and indices. A variable that holds a single number has no
+/// indices.
 #[derive(Clone, Debug, Default)]
 pub struct Vars(BTreeMap<String, BTreeMap<Vec<i128>, i128>>);
 

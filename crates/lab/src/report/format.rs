@@ -17,7 +17,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Returns a scale for nanoseconds.
+    /// Returns the unit of time that suits `largest`, in ns.
     pub fn time(largest: f64) -> Scale {
         let units = [(1e9, "s"), (1e6, "ms"), (1e3, "us")];
         let found = units.into_iter().find(|(divisor, _)| largest.abs() >= *divisor);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! One comparison on several machines, side by side.
 //!
-//! Owns: the form of the tables over several machines; `metric.rs` declares which metrics have one.
-//! Each machine also has its own full report.
+//! Owns: the form of the tables over several machines; `metric.rs` declares which metrics have such
+//! a table. Each machine also has its own full report.
 
 use std::fmt::Write;
 

@@ -46,8 +46,8 @@ fn context(words: &[&str]) -> Vec<u8> {
     ctx
 }
 
-/// Formats the result that `tickle_run` left in its argument as the case file writes it: CPUs told,
-/// counters that went up, and the last CPU tickled.
+/// Formats the result that `tickle_run` left in its argument as the case file writes it: the CPUs
+/// that were told to reschedule, as bits; the counters that went up; and `last_tickle_cpu`.
 fn outcome(cpu: u32, ctx: &[u8]) -> String {
     let word = |at: usize| u32::from_ne_bytes(ctx[at..at + 4].try_into().expect("four bytes"));
     let woken = u64::from_ne_bytes(ctx[16..24].try_into().expect("eight bytes"));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Balancing. It follows contributed load, as in the example of the PELT patch series. It makes no
-//! useless moves and fills every core, and tasks that may not move do not stop it.
+//! Tests of balancing. With PELT, balancing gives a task that wants 80 % of a CPU a CPU of its own
+//! beside two tasks that want 40 % each, as in the example of the PELT patch series. With either
+//! kind of load tracking, balancing makes no useless moves and fills every core, and tasks that may
+//! not move do not stop it.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;

@@ -20,8 +20,8 @@ fn hog(text: &mut String, name: &str, cgroup: &str) {
     writeln!(text, "[[thread]]\nname = \"{name}\"\ncgroup = \"{cgroup}\"\n{HOG}").unwrap();
 }
 
-/// A cgroup tree is deeper than the scheduler's number of levels: the deepest cgroups count as
-/// their ancestor, and all tasks run.
+/// In a cgroup tree that is deeper than the scheduler's number of levels, tasks of the deepest
+/// cgroups must count as tasks of their ancestor on the last level, and all tasks must run.
 #[test]
 fn deep_cgroups_count_as_their_ancestors() {
     let mut text = String::from("duration = \"1s\"\n");
@@ -34,7 +34,8 @@ fn deep_cgroups_count_as_their_ancestors() {
     hog(&mut text, "top", "/d");
     let (mut k, loaded) = scheduled("fair", "1c", &text, 1);
     run(&mut k, SECOND);
-    // Levels 1 to 15 have queues of their own; the cgroups of the other levels are counted.
+    // The cgroups of levels 1 to 15 have queues of their own. The scheduler counts the deeper
+    // cgroups in `groups_clamped`.
     assert_eq!(stat(&k, &loaded, "groups_clamped"), 24 - 15);
     // In the queue of `/d`, the child `/d/d` is one entity beside the task `top`. The two deep
     // tasks are in this entity, so together they get as much time as `top`, each a half.
@@ -43,8 +44,8 @@ fn deep_cgroups_count_as_their_ancestors() {
     assert!(deep.abs_diff(less) < 40 * MS, "{deep}, {less}");
 }
 
-/// There are more cgroups than slots, so the last cgroups count as their parent. The removal of a
-/// cgroup frees its slot.
+/// There are more cgroups than slots in the scheduler's tables, so tasks of the last cgroups count
+/// as tasks of the parent. The removal of a cgroup must free its slot.
 #[test]
 fn many_cgroups_count_as_their_parents() {
     let mut text = String::from("duration = \"1s\"\n");

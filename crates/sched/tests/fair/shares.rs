@@ -88,8 +88,8 @@ fn by_nested_cgroup_weight() {
     }
 }
 
-/// Each task is due a tenth of a second in ten seconds. An error below 1 % of this share needs a
-/// tick of 1 ms.
+/// Each task is due a tenth of a second in ten seconds. The machine has a tick of 1 ms, because
+/// with a longer tick the error would not stay below 1 % of this share.
 #[test]
 fn among_a_hundred_cgroups() {
     let mut machine = Machine::resolve("1c").unwrap();

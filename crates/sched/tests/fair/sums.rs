@@ -197,7 +197,9 @@ impl Sums {
         }
     }
 
-    /// Checks a queue that has been unchanged for long.
+    /// Checks a queue that has been unchanged for long. If the queue is empty and no queue below it
+    /// has load, it must have no load left. If it has tasks, its load must be about its weight;
+    /// this is checked only in steady runs without PELT.
     fn check_old(&self, q: &Record, what: &str) {
         if q.get("nr") == 0 {
             for path in [

@@ -22,9 +22,9 @@ pub enum Work {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
     Anywhere,
-    /// On CPU i modulo n only.
+    /// Thread i of a gang may run only on CPU i modulo n, where n is the machine's number of CPUs.
     Each,
-    /// As `Each`, except that the last two of n threads share a CPU.
+    /// As `Each`, except that the gang's last two threads are bound to the same CPU.
     TwoShare,
 }
 

@@ -14,7 +14,7 @@ pub struct Job {
     pub name: &'static str,
     pub threads: u32,
     pub gang: bool,
-    /// Workload operations before the work of each barrier interval.
+    /// Workload operations that each thread does before each of its compute operations.
     pub before: &'static str,
     /// Whether the job has no barrier. Otherwise, its threads meet at a barrier after each compute.
     pub no_barrier: bool,

@@ -99,8 +99,8 @@ fn check(knobs: &str, places: &[Place], every: usize, percent: usize) {
     for seed in 1..=SEEDS {
         for (p, place) in places.iter().enumerate() {
             for (d, duty) in DUTIES.into_iter().enumerate() {
-                // On the same machine and with the same duty cycle, different seeds have different
-                // kinds of sleep or different periods.
+                // For each machine and duty cycle, the seeds go through all nine pairs of a kind of
+                // sleep and a period.
                 let turn = seed as usize + p + d;
                 let (sleep, period_us) = (SLEEPS[turn % 3], [4000, 10_000, 6700][turn / 3 % 3]);
                 let load = ProcessLoad { sizes: place.sizes.to_vec(), duty, sleep, period_us };

@@ -104,8 +104,8 @@ impl Model {
         [shares(0, 0), shares(m.weight, o.weight)]
     }
 
-    /// Returns the number of tasks of a node that are runnable, or were since the start of the
-    /// window before the present one.
+    /// Returns the number of tasks of a node that are runnable, or were runnable since the start of
+    /// the previous window. Windows are consecutive intervals of 2^26 ns, or 67 ms.
     fn active(&self, node: u64, now: u64) -> u64 {
         let lately =
             |m: &&Member| m.queued || m.slept_at.is_some_and(|at| (now >> 26) - (at >> 26) < 2);
@@ -170,7 +170,8 @@ fn sums_and_judgements_are_those_of_a_model() {
         call(&mut k, &loaded, "start", &mut [NODES]);
         let (mut model, mut state) = (Model([None; MEMBERS as usize]), seed);
         for step in 0..3000u64 {
-            // One window of 67 ms passes every four steps.
+            // A step takes 2^24 ns, so one window of 2^26 ns (67 ms), by which `numa.bpf.h` counts
+            // active tasks, passes every four steps.
             let now = step << 24;
             let mut words_of_step = next_step(&mut model, &mut state, now);
             call(&mut k, &loaded, "step", &mut words_of_step);

@@ -55,8 +55,8 @@ fn o1_gains_nothing_on_two_cpus_and_much_on_eight() {
     }
 }
 
-/// The run queue's lock becomes the bottleneck as rooms and CPUs grow; hamq, with a queue for each
-/// CPU, has no such bottleneck.
+/// As the numbers of chat rooms and CPUs grow, the lock of the only run queue becomes the
+/// bottleneck in mode `vanilla`. Mode `hamq`, with a queue for each CPU, has no such bottleneck.
 #[test]
 fn the_lock_is_waited_for_as_rooms_and_cpus_grow() {
     let wait = |mode, cpus, rooms| chat("goodness", mode, cpus, rooms, 15, 1).1;

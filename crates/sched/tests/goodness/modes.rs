@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The differences between 2.5.2 and 2.4: which tasks a recalculation renews, the gain of sleepers,
+//! The differences between the modes of goodness that follow Linux 2.5.2 (`vanilla`, `hamq`) and
+//! the mode that follows Linux 2.4: which tasks a recalculation renews, the gain of sleepers,
 //! shares by nice, the longest wait.
 
 use scxlab_kernel::Kernel;
@@ -23,8 +24,8 @@ fn until(k: &mut Kernel, loaded: &Loaded, name: &str, asleep: bool) -> i64 {
 }
 
 /// One to four hogs run beside a sleeper, and the test counts the recalculations during a sleep.
-/// 2.5.2 leaves the sleeper's slice alone and gives the sleeper one level of priority for each
-/// recalculation. 2.4 gives the sleeper ticks, up to twice the ticks of its nice value.
+/// Mode `vanilla` leaves the sleeper's slice alone and gives the sleeper one level of priority for
+/// each recalculation. Mode 2.4 gives the sleeper ticks, up to twice the ticks of its nice value.
 #[test]
 fn only_the_runnable_are_recalculated() {
     for seed in 1..=12 {
@@ -62,7 +63,8 @@ fn only_the_runnable_are_recalculated() {
     }
 }
 
-/// Returns the ticks of a new slice, in 2.5.2 and in 2.4.
+/// Returns the ticks of a new slice of a task with this nice value, by the rule of Linux 2.4 or, in
+/// the other modes, by that of Linux 2.5.2.
 fn ticks(mode: &str, nice: i64) -> u64 {
     let ticks = match mode {
         IN_2_4 => (20 - nice) / 4 + 1,
@@ -148,8 +150,8 @@ fn nobody_waits_for_longer_than_two_slices_of_each_other() {
     }
 }
 
-/// In hamq, a recalculation renews the slices of one CPU's queue only. A queue of one task must
-/// therefore have more recalculations than a queue of two.
+/// In mode `hamq`, a recalculation renews the slices of one CPU's queue only. A queue of one task
+/// must therefore have more recalculations than a queue of two.
 #[test]
 fn queues_of_hamq_recalculate_apart() {
     let hog = "ops = [{ loop = { ops = [{ compute = \"1ms\" }] } }]";

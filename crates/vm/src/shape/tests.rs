@@ -32,7 +32,9 @@ fn regular_machines_keep_their_numbers() {
 #[test]
 fn firmware_numbers_are_mapped() {
     let shape = Shape::of(&machine("2n2c2tf")).unwrap();
-    // The machine's cores are 0,4 1,5 | 2,6 3,7, and the guest numbers the CPUs in this order.
+    // The cores of the machine's first node have CPUs 0,4 and 1,5; those of the second node have
+    // CPUs 2,6 and 3,7. The guest numbers the CPUs in this order, so its CPU 1 is the machine's
+    // CPU 4.
     assert_eq!(shape.guest_cpus, [0, 2, 4, 6, 1, 3, 5, 7]);
 }
 

@@ -64,8 +64,9 @@ fn facts_of_a_two_node_machine() {
         ("log2(17)", 4),
         ("log2(0)", -1),
         ("idle_exit_ns(0) >= 0 && nr_idle_states > 0", 1),
-        // The remaining formulas use the innermost loop variable, a variable with the name of a
-        // parameter, an element of a table, a type's size, and a variable of the object.
+        // The formulas above use facts of the machine, and functions. Those below use the innermost
+        // loop variable, a variable with the name of a parameter, an element of a table, a type's
+        // size, and a variable of the object.
         ("cpu", 5),
         ("two", 2),
         ("table[1][two]", 12),
