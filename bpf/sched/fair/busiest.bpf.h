@@ -189,9 +189,9 @@ static __always_inline u64 done_with(group_sum_t *s, u64 per_task, u64 load)
 }
 
 /*
- * Returns the load that should move if the imbalance is less than the load of one task. This is the
- * average load of the busiest group's tasks, so that one task moves, if its move evens the groups
- * or lets them do more work; otherwise 0.
+ * Returns the load that should move if the imbalance is less than the load of one task. If moving
+ * one task evens the groups or lets them do more work, this is the average load of the busiest
+ * group's tasks, so that one task moves. Otherwise it is 0.
  */
 static __noinline u64 small_imbalance(balance_t *b)
 {

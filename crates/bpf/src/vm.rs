@@ -156,7 +156,8 @@ impl Instance {
     }
 }
 
-/// Result of the linker, which it passes to `Vm::install` once it knows all addresses.
+/// Parts that the linker makes of an object. The linker passes them to `Vm::install` once it knows
+/// all addresses.
 #[derive(Default)]
 pub struct InstanceParts {
     pub image: Arc<Image>,

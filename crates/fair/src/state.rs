@@ -169,7 +169,7 @@ pub(super) struct CfsRq {
     pub ent: EntityId,
     pub depth: u32,
 
-    /// Sum of `load` of the entities accounted here.
+    /// Sum of `load` of the queued entities, the running one included.
     pub load: u64,
     pub nr_queued: u32,
     /// Numbers of tasks in this group and its descendants. `h_nr_queued` counts queued tasks

@@ -77,10 +77,11 @@ pub(crate) struct Closure {
 }
 
 impl Closure {
-    /// Returns an empty closure, with this host's loader cache.
+    /// Returns a closure without programs. If this host has a cache of the dynamic linker
+    /// (`/etc/ld.so.cache`), the closure contains it and uses it to find libraries.
     pub fn new() -> Closure {
         let mut closure = Closure::default();
-        // A missing loader cache is no error, because not every C library has one.
+        // A missing cache is no error, because not every C library has one.
         if let Ok(data) = std::fs::read(CACHE) {
             closure.cache = ldcache::parse(&data);
             closure.files.insert(CACHE.to_owned(), data);

@@ -9,8 +9,9 @@
 //!   level n:  | guard | frames 7 .. 0, each 512 bytes, r10 at its end | arguments, scratch | guard |
 //! ```
 //!
-//! The upper guard, which no program can access, holds for each frame the slot of the call that the
-//! frame is waiting for, so that a report can name the callers of the running function.
+//! The upper guard, which no program can access, has a word for each frame: the slot of the call
+//! instruction from which the frame's function waits for a callee to return. With these words a
+//! report can name the callers of the running function.
 
 use super::Limits;
 use super::interp::MAX_FRAMES;
@@ -19,8 +20,8 @@ use crate::mem::{Memory, OutOfMemory, PAGE, Perm};
 /// Bytes of a frame. The kernel's `MAX_BPF_STACK`.
 pub const FRAME: u64 = 512;
 
-/// Offset from a frame's r10 to the word that holds the slot of the call that the frame waits for.
-/// The word lies in the upper guard of the frame's stack.
+/// Offset from a frame's r10 to the frame's word in the upper guard. The word holds the slot of the
+/// call instruction from which the frame's function waits for a callee to return.
 pub const CALL_SLOT_OFFSET: u64 = 2 * PAGE - 8;
 
 const _: () =

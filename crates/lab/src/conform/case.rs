@@ -119,7 +119,7 @@ impl Case {
         })
     }
 
-    /// Returns the tracer with the case's knobs, in the form of a `-s` argument.
+    /// Returns the scheduler `tracer` with the case's knobs, in the form of a `-s` argument.
     pub fn tracer(&self) -> String {
         let mut text = "tracer".to_owned();
         for (name, value) in &self.knobs {

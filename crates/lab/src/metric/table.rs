@@ -51,8 +51,9 @@ impl MetricTable {
         self.values.insert(name, MetricValue { value, unit });
     }
 
-    /// Adds the quantiles of a distribution of `count` times, except those that need more samples.
-    /// `quantile` returns the quantile of a fraction, which is given in 1/10,000.
+    /// Adds the quantiles of a distribution that has `count` samples of a time, except the
+    /// quantiles that need more samples. `quantile` returns the time at a fraction, given in
+    /// 1/10,000.
     pub fn times(&mut self, metric: &Metric, count: u64, max: u64, quantile: impl Fn(u32) -> u64) {
         for part in metric.parts.iter().filter(|part| count >= part.samples_min) {
             let at = part.quantile.expect("a distribution's parts are quantiles");

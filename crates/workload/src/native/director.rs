@@ -252,9 +252,9 @@ impl Director {
         }
     }
 
-    /// Waits until every thread sleeps, waiting for the start of the run. Records the kernel's counts
-    /// for each thread at that time, which the report subtracts from the counts at the end. Returns
-    /// `slow` of the number of threads that sleep if `deadline` passes first.
+    /// Waits until every thread sleeps, waiting for the start of the run. Records the kernel's
+    /// counts for each thread at that time, which the report subtracts from the counts at the end.
+    /// Returns `slow` of the number of threads that sleep if `deadline` passes first.
     fn wait_asleep(
         &mut self,
         deadline: Nanos,
