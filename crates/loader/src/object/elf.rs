@@ -36,6 +36,17 @@ impl Section<'_> {
             && self.kind == elf::SHT_PROGBITS
             && self.flags.0 & elf::SHF_EXECINSTR.0 != 0
     }
+
+    /// Whether the section holds data whose contents are in the file. As in libbpf, a section of
+    /// another type is none, whatever its name.
+    pub fn is_data(&self) -> bool {
+        self.kind == elf::SHT_PROGBITS && !self.is_code() && self.size > 0
+    }
+
+    /// Whether the section holds data that are zero and not in the file.
+    pub fn is_zeroed(&self) -> bool {
+        self.kind == elf::SHT_NOBITS && self.size > 0
+    }
 }
 
 #[derive(Clone, Copy)]

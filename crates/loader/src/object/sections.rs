@@ -60,7 +60,9 @@ pub fn collect(elf: &Elf<'_>, btf: &Btf) -> Result<Vec<DataSection>, ObjectError
         let Some(kind) = kind_of(section.name) else {
             continue;
         };
-        if section.size == 0 {
+        let is_present =
+            if kind == SectionKind::Bss { section.is_zeroed() } else { section.is_data() };
+        if !is_present {
             continue;
         }
         if found.len() == MAX_SECTIONS {

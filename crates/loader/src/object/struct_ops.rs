@@ -62,7 +62,8 @@ pub fn collect(
 ) -> Result<Vec<StructOps>, ObjectErrorKind> {
     let mut tables = Vec::new();
     for (name, link) in SECTIONS {
-        let Some(section) = elf.section_by_name(name) else {
+        let is_table = |id: &SectionId| elf.sections[*id].is_data();
+        let Some(section) = elf.section_by_name(name).filter(is_table) else {
             continue;
         };
         let Some(datasec) = super::datasec(btf, name) else {
