@@ -92,8 +92,8 @@ fn idle_ms(run: &Value, cpus: usize) -> f64 {
     (0..cpus).map(|cpu| metric(run, &format!("cpu{cpu}_idle")) / 1e6).fold(0.0, f64::max)
 }
 
-/// Returns a line that names the run, and the largest idle time of any CPU in the simulation and on
-/// the real kernel, in ms.
+/// Makes a run in the simulation and on the real kernel. Returns a line of text that names the run,
+/// and for each of the two kernels the total idle time of the CPU that was idle longest, in ms.
 fn compare(at: usize) -> Option<(String, f64, f64)> {
     let bench = Bench::new()?;
     let (spec, apart) = MACHINES[at];
