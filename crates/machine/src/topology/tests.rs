@@ -164,7 +164,7 @@ fn impossible_machines_are_refused_with_the_reason() {
         ("CPU 0 is in no LLC", |m| m.llcs[0].cpus = vec![1]),
         ("LLC 1 names CPU 9, which does not exist", |m| m.llcs[1].cpus.push(9)),
         ("LLC 0 has no CPU", |m| m.llcs[0].cpus.clear()),
-        ("core 0 has no CPU", |m| m.cores.push(CoreLayout::default())),
+        ("core 2 has no CPU", |m| m.cores.push(CoreLayout::default())),
         ("the core of CPU 1 is split across LLCs", |m| {
             m.llcs[0].cpus = vec![0];
             m.llcs[1].cpus = vec![1, 2, 3];
