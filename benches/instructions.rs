@@ -22,9 +22,10 @@ struct Setup {
     scheduler: &'static str,
     workload: &'static str,
     machine: &'static str,
-    /// Virtual time at the beginning of a run whose instructions do not count, and total virtual
-    /// time of the run. Both times are short, because callgrind is 50 times slower than the host.
+    /// Virtual time from which on a run's instructions count.
     from_ms: u64,
+    /// Virtual time at which the run ends. It is short, because a program runs 50 times slower
+    /// under callgrind.
     to_ms: u64,
 }
 

@@ -153,7 +153,7 @@ struct fair_rq {
 	struct fair_rq __arena *leaf_prev;
 	struct fair_rq __arena *leaf_next;
 	u32 leaf;			/* the queue is in the CPU's list of queues with load left */
-	u32 leaf_below;			/* number of child cgroups whose queue is in that list */
+	u32 leaf_below;			/* number of child cgroups whose queue is in the list of leaf_prev */
 	/* cpu.max */
 	s64 runtime;			/* ns left of the time taken from the group */
 	u32 throttled;

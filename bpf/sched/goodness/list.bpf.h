@@ -3,9 +3,9 @@
  * A queue's list of waiting tasks, and the scan for the best of them, under the queue's lock.
  *
  * Owns: the list. Does not: move tasks. Waiting tasks are in the queue's DSQ, so that the kernel
- * knows where they are, and the CPU takes the task that a scan found from that DSQ. The task may
- * leave the DSQ after the scan. Then the pick fails, and `list_again` puts the slot back if its
- * task still waits.
+ * knows where they are, and the CPU takes the task that a scan found from that DSQ. This fails if
+ * the task has left the DSQ since the scan, or if it is still on its way into the DSQ. In the second
+ * case `list_again` puts the task into the list again.
  */
 #pragma once
 #include "goodness.bpf.h"

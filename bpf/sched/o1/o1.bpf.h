@@ -43,8 +43,8 @@ struct o1_task {
 	u64 charged_ns;		/* sum_exec_runtime up to which left_ns is charged */
 
 	/* Mode d1 only: how much the task slept. Times are in jiffies. */
-	u64 sleep_at, run_at;	/* times of the last sample taken when the task stopped, and of
-				 * the last one taken when it became runnable */
+	u64 sleep_at;		/* time of the last estimate_deactivate() */
+	u64 run_at;		/* time of the last estimate_activate() */
 	u32 sleep_hist[SLEEP_CELLS];
 	u32 sleep_idx;
 	u32 penalty;		/* levels added for too little sleep, as of the last sample */

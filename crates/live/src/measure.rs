@@ -140,8 +140,8 @@ impl Measured<'_> {
     pub fn cgroups(&self, program: &Program) -> Vec<CgroupResult> {
         let tasks = self.tasks();
         let seen = self.seen();
-        // The workload names a cgroup by its path, and the probe by its inode. The inode is in the
-        // probe's data on any task of the cgroup.
+        // The workload names a cgroup by its path, and the probe names it by its inode. The inode
+        // is in the probe's data on any task of the cgroup.
         let inode_of = |path: &str| {
             let mut inside = self.report.tasks.iter().filter(|t| t.cgroup == path);
             inside.find_map(|t| seen.get(&key(t)).map(|s| s.cgroup))

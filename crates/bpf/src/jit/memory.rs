@@ -78,8 +78,8 @@ pub fn access_thunk(mut b: FunctionBuilder<'_>, call_conv: CallConv) -> Function
 /// What is known of the location of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessLocation {
-    /// In the frame, from this offset on. The offset is relative to the end of the frame, so it is
-    /// negative.
+    /// The memory is in the program's frame, and begins at this offset. The offset is relative to
+    /// the end of the frame, so it is negative.
     Frame(i32),
     /// Somewhere in the frame, or in the values of an array map whose permission allows the access.
     /// The access needs no check.

@@ -189,7 +189,7 @@ fn scale(constant: &mut Constant, ratio: Ratio, source: &str) {
     constant.source = format!("{ratio} times ({}); {source}", constant.source);
 }
 
-/// Checks the constants whose range is narrower than their unit's.
+/// Checks the constants whose range of values is narrower than the range that their unit allows.
 fn check(table: &CostTable) -> Result<(), (&'static str, &'static str, &'static str)> {
     let smt = table.smt.busy_sibling_speed;
     let remote = table.memory.remote_slowdown;
