@@ -47,12 +47,16 @@ run_one() {
 }
 
 # Rewrites a target's corpus. Inputs with a name of their own stay. An input named by its hash
-# stays, or comes from build/fuzz, only if no smaller input reaches the same edges.
+# stays, or comes from build/fuzz, only if no smaller input reaches the same edges, and if it has at
+# most 8 KiB, because mutated objects would take 6 MB.
 grow_one() {
-    local target=$1 corpus=fuzz/corpus/$1
+    local target=$1 corpus=fuzz/corpus/$1 small
     mkdir -p "$found/$target"
+    small=$(mktemp -d -p "$found")
     find "$corpus" -regextype posix-extended -regex '.*/[0-9a-f]{40}' -exec mv -t "$found/$target" {} +
-    fuzzer "$target" "$corpus" "$found/$target" -- -merge=1 -use_counters=0 >"$found/$target.log" 2>&1
+    find "$found/$target" -type f -size -17 -exec ln -t "$small" {} +
+    fuzzer "$target" "$corpus" "$small" -- -merge=1 -use_counters=0 >"$found/$target.log" 2>&1
+    rm -r "$small"
     echo "$target: $(find "$corpus" -type f | wc -l) inputs, $(du -sb "$corpus" | cut -f1) bytes"
 }
 
