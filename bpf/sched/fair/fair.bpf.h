@@ -182,7 +182,7 @@ struct fair_group {
 	s64 pool;			/* ns left in this period's pool */
 	u32 timer_on;
 	u32 gang;			/* the cgroup's gang switch is on */
-	u32 gang_bad;			/* the cgroup's gang switch has a value other than 0 and 1 */
+	u32 gang_bad;			/* the cgroup's gang switch is set to neither 0 nor 1 */
 	u32 pad2;
 	u64 gang_read_at;
 };
@@ -411,8 +411,8 @@ struct fair_stats {
 					 * scattering their process */
 	u64 numa_second_pass;		/* tasks that balancing moved to another node after it found
 					 * none to move without scattering a process */
-	u64 numa_bounces_avoided;	/* times a task was not moved, because it came from another
-					 * node or failed to move a short time ago */
+	u64 numa_bounces_avoided;	/* times a task was not moved, because a short time ago it had
+					 * come from another node, or a move of it had failed */
 	u64 numa_waits;			/* tasks not taken, because they waited too short a time
 					 * to leave their process */
 	u64 numa_wakes;			/* tasks woken up on their process's node, not where they

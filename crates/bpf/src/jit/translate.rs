@@ -57,8 +57,9 @@ pub struct Input<'a> {
     pub callee: &'a dyn Fn(u32) -> (u64, usize),
 }
 
-/// Returns the signature of a compiled function. Parameters: context, count, frame pointer, then
-/// the first `arguments` of r1 to r5. Results: r0 and the count.
+/// Returns the signature of a compiled function. Parameters: context, number of instructions
+/// executed so far, frame pointer, then the first `arguments` of r1 to r5. Results: r0 and the new
+/// number of instructions.
 pub fn signature(call_conv: CallConv, arguments: usize) -> Signature {
     let mut signature = Signature::new(call_conv);
     signature.params.extend(vec![AbiParam::new(I64); 3 + arguments]);

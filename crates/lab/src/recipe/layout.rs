@@ -40,8 +40,8 @@ pub fn encode(btf: &Btf, ty: TypeId, value: i128) -> Result<Vec<u8>, String> {
     knob::parse_value(btf, ty, &value.to_string()).map_err(|e| e.to_string())
 }
 
-/// Reads the number in a field. A pointer counts as a number, because a program may return a
-/// pointer in its context.
+/// Reads the number in a field. The field may be a pointer, because some programs store a pointer
+/// in their context as their result.
 pub fn get(btf: &Btf, bytes: &[u8], place: FieldRef) -> Result<i128, String> {
     let size = btf.size_of(place.ty).map_err(|e| e.to_string())?;
     let ty = btf.resolve(place.ty).map_err(|e| e.to_string())?;

@@ -102,7 +102,7 @@ impl RefusedCallKind {
         RefusedCallKind::ExecThreads,
     ];
 
-    /// Name of the op, for calls without a more precise text.
+    /// Name of the op, for calls that are described by nothing more precise.
     pub fn name(self) -> &'static str {
         match self {
             RefusedCallKind::Fork | RefusedCallKind::ForkLimit | RefusedCallKind::ForeignFork => {
