@@ -413,10 +413,9 @@ fn of_link(error: &LinkError) -> Code {
 fn of_machine(error: &MachineError) -> Code {
     match error {
         MachineError::Unknown { .. } | MachineError::Spec(_) => Code::Usage,
-        MachineError::File { .. }
-        | MachineError::Topology { .. }
-        | MachineError::Lstopo { .. }
-        | MachineError::Sysfs(_) => Code::Input,
+        MachineError::File { .. } | MachineError::Lstopo { .. } | MachineError::Sysfs(_) => {
+            Code::Input
+        }
     }
 }
 

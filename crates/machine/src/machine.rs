@@ -18,7 +18,7 @@ use crate::hash::hash_bytes;
 use crate::topology::lstopo::{self, LstopoError};
 use crate::topology::spec::{Sizes, Spec, SpecError, looks_like_spec};
 use crate::topology::sysfs::{self, SysfsError, SysfsReader};
-use crate::topology::{Topology, TopologyError};
+use crate::topology::Topology;
 
 /// The kernel's initial node_reclaim_distance (`RECLAIM_DISTANCE`); for some processors the kernel
 /// sets another.
@@ -53,13 +53,6 @@ pub enum MachineError {
         line: usize,
         /// Description of the mistake.
         what: String,
-    },
-    /// A machine file describes a machine that cannot exist.
-    #[error("{file}: {why}")]
-    Topology {
-        file: String,
-        #[source]
-        why: TopologyError,
     },
     /// A mistake in a spec string.
     #[error(transparent)]

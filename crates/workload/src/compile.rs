@@ -147,7 +147,7 @@ fn lower(program: &Program) -> Result<Compiled, WorkloadError> {
 fn absolute_timers(program: &Program) -> BTreeSet<(Option<usize>, String)> {
     let mut found = BTreeSet::new();
     for (i, thread) in program.threads.iter().enumerate() {
-        check::visit(&thread.ops, &mut |op| {
+        check::visit(&thread.ops, &mut |_, op| {
             if let Op::Timer { name, mode: TimerMode::Absolute, unique, .. } = op {
                 found.insert((unique.then_some(i), name.clone()));
             }

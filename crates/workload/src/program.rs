@@ -17,10 +17,12 @@ pub mod cpus;
 pub mod dump;
 pub mod names;
 pub mod op;
+pub mod places;
 pub mod time_span;
 
 pub use cpus::CpuList;
 pub use op::Op;
+pub(crate) use places::Part;
 pub use time_span::TimeSpan;
 
 /// A workload: its threads, shared objects, cgroups and length.
@@ -63,6 +65,9 @@ pub struct Program {
     /// `<task>-<number>`, and a wait on a condition is legal without a lock of the mutex.
     #[serde(skip)]
     pub from_rtapp: bool,
+    /// Places of the program's parts in its file.
+    #[serde(skip)]
+    pub places: places::Places,
 }
 
 fn default_unit() -> String {
@@ -309,6 +314,11 @@ fn cache_line() -> u64 {
 }
 
 impl Program {
+    /// Returns the place of a part in the program's file.
+    pub(crate) fn place(&self, part: Part) -> SourcePlace {
+        self.places.of(part).unwrap_or_else(|| SourcePlace::file(&self.name))
+    }
+
     /// Replaces each CPU number n in the program by `to(n)`, for a machine with other CPU numbers.
     pub fn map_cpus(&mut self, to: &dyn Fn(u32) -> u32) {
         let lists = self.cgroups.iter_mut().filter_map(|c| c.cpus.as_mut());
@@ -331,17 +341,20 @@ fn map_ops(ops: &mut [Op], to: &dyn Fn(u32) -> u32) {
 
 /// Parses a program in scxlab's TOML form. Refuses unknown keys and wrong types, with their place.
 pub fn from_toml(name: &str, text: &str) -> Result<Program, WorkloadError> {
-    toml::from_str(text).map_err(|e| {
+    let parsed: Result<Program, _> = toml::from_str(text);
+    let program = parsed.map_err(|e| {
         let start = e.span().map(|s| s.start);
         let at =
             start.map_or_else(|| SourcePlace::file(name), |s| SourcePlace::in_text(name, text, s));
         WorkloadError::Document { at, message: unknown_op(e.message().trim_end()) }
-    })
+    })?;
+    Ok(Program { places: places::Places::of_toml(name, text), ..program })
 }
 
 /// Parses a program in scxlab's JSON form, which has the same keys as TOML.
 pub fn from_json(name: &str, text: &str) -> Result<Program, WorkloadError> {
-    serde_json::from_str(text).map_err(|e| {
+    let parsed: Result<Program, _> = serde_json::from_str(text);
+    let program = parsed.map_err(|e| {
         let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let at = SourcePlace {
             file: name.to_owned(),
@@ -351,7 +364,8 @@ pub fn from_json(name: &str, text: &str) -> Result<Program, WorkloadError> {
         let full = e.to_string();
         let message = unknown_op(full.split(" at line ").next().unwrap_or(&full));
         WorkloadError::Document { at, message }
-    })
+    })?;
+    Ok(Program { places: places::Places::of_json(name, text), ..program })
 }
 
 /// Returns the parser's message, in this crate's words if it is about an op that does not exist.

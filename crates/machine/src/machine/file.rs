@@ -29,12 +29,15 @@
 //! sched.context_switch = { value = 1500, unit = "ns", source = "..." }
 //! ```
 
+use std::ops::Range;
+
 use super::{Machine, MachineError, NODE_RECLAIM_DISTANCE};
 use crate::cost::{BASES, CostTable, Overrides};
 use crate::reader::{Document, Item, Table};
 use crate::topology::spec::{Sizes, Spec};
 use crate::topology::{
-    CAPACITY_SCALE, CPUS_MAX, CoreLayout, Layout, LlcLayout, NodeLayout, Topology, sysfs,
+    CAPACITY_SCALE, CPUS_MAX, CoreLayout, Layout, LlcLayout, NodeLayout, Topology, TopologyError,
+    sysfs,
 };
 
 const KIB_MAX: u64 = 1 << 42;
@@ -53,32 +56,64 @@ pub(super) fn read(file: &str, text: &str) -> Result<Machine, MachineError> {
     let ple = root.take("ple").map_or(Ok(true), |item| item.boolean())?;
     let far = root.take("node_reclaim_distance").map(|item| item.integer(255)).transpose()?;
     let node_reclaim_distance = far.map_or(NODE_RECLAIM_DISTANCE, |distance| distance as u32);
-    let layout = read_topology(root.require("topology")?.table()?)?;
+    let table = root.require("topology")?.table()?;
+    let document = table.document;
+    let (layout, places) = read_topology(table)?;
     let costs = root.take("cost").map_or(Ok(CostTable::modern()), read_costs)?;
     let known =
         ["name", "description", "source", "ple", "node_reclaim_distance", "topology", "cost"];
     root.finish(&known)?;
-    let topology = Topology::build(layout)
-        .map_err(|why| MachineError::Topology { file: file.to_owned(), why })?;
+    let topology =
+        Topology::build(layout).map_err(|why| document.error(places.of(&why), why.to_string()))?;
     Ok(Machine { name, description, source, ple, node_reclaim_distance, topology, costs })
 }
 
-fn read_topology(mut table: Table<'_>) -> Result<Layout, MachineError> {
+/// Places of a topology's keys in the file.
+struct TopologyPlaces {
+    table: Range<usize>,
+    distances: Option<Range<usize>>,
+    capacities: Option<Range<usize>>,
+}
+
+impl TopologyPlaces {
+    /// Returns the place of the key that the error is about; the whole table if several keys may
+    /// be at fault.
+    fn of(&self, error: &TopologyError) -> &Range<usize> {
+        let key = match error {
+            TopologyError::DistanceCount { .. }
+            | TopologyError::LocalDistance { .. }
+            | TopologyError::RemoteDistance { .. }
+            | TopologyError::Asymmetric { .. }
+            | TopologyError::TooManyDistances { .. } => &self.distances,
+            TopologyError::Capacity { .. }
+            | TopologyError::NoFullCapacity
+            | TopologyError::CapacityCount { .. } => &self.capacities,
+            _ => &None,
+        };
+        key.as_ref().unwrap_or(&self.table)
+    }
+}
+
+fn read_topology(mut table: Table<'_>) -> Result<(Layout, TopologyPlaces), MachineError> {
+    let span = table.span.clone();
+    let mut places = TopologyPlaces { table: span, distances: None, capacities: None };
     let (mut layout, known) = match table.take("spec") {
         Some(spec) => (read_regular(spec, &mut table)?, REGULAR),
         None => (read_parts(&mut table)?, PARTS),
     };
     if let Some(rows) = table.take("distances") {
+        places.distances = Some(rows.span.clone());
         read_distances(rows, &mut layout)?;
     }
     if let Some(capacities) = table.take("capacities") {
+        places.capacities = Some(capacities.span.clone());
         layout.capacities = integers(capacities, CPUS_MAX, u64::from(CAPACITY_SCALE))?
             .into_iter()
             .map(|capacity| capacity as u32)
             .collect();
     }
     table.finish(known)?;
-    Ok(layout)
+    Ok((layout, places))
 }
 
 /// Reads a spec string with sizes.

@@ -131,13 +131,19 @@ fn bad_files_are_refused_with_the_line() {
         ("\"2\" }", "\"two\" }", "\"two\" is no CPU number"),
         ("\"2\" }", "\"9999\" }", "\"9999\" is no CPU number in 0..8192"),
         ("cores = [", "cores = [7, ", "odd.toml:5: topology.cores[0] must be a table"),
-        ("\"2\" }", "\"3\" }", "odd.toml: CPU 2 is missing though CPU 3 exists"),
+        ("\"2\" }", "\"3\" }", "odd.toml:4: CPU 2 is missing though CPU 3 exists"),
         (
             "capacities = [1024, 1024, 512]",
             "capacities = [1024, 2000]",
             "odd.toml:8: topology.capacities[1] is 2000",
         ),
         ("capacities", "distances = [[10], [10]]\ncapacities", "2 rows of distances for 1 nodes"),
+        ("1024, 1024, 512]", "512, 512, 512]", "odd.toml:8: no CPU has capacity 1024"),
+        (
+            "nodes = [{ cpus = \"0-2\", memory_mib = 100 }]",
+            "nodes = [{ cpus = \"0-2\" }, { cpus = \"\" }]\ndistances = [[10, 20], [30, 10]]",
+            "odd.toml:8: node 0 is at distance 20 from node 1, but 30 the other way round",
+        ),
         ("[cost]", "[cost]\nbase = \"none\"", "no cost table \"none\"; there are: modern-x86"),
         ("sched.pick", "sched.pock", "odd.toml:10: unknown key \"cost.sched.pock\""),
         (

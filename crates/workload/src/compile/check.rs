@@ -11,45 +11,51 @@ use scxlab_kernel::cgroup::{MAX_CGROUPS, MAX_DEPTH, NAME_MAX};
 use super::{MAX_BYTES, MAX_NESTING, MAX_THREADS};
 use crate::error::{SourcePlace, WorkloadError};
 use crate::program::arg::{self, Arg};
-use crate::program::{CgroupDef, Op, Program, ThreadTemplate, names};
+use crate::program::{CgroupDef, Op, Part, Program, ThreadTemplate, names};
 
 type Checked = Result<(), WorkloadError>;
 
 /// Checks everything in the program except its cgroups.
 pub(super) fn program(program: &Program) -> Checked {
     let total: u64 = program.threads.iter().map(|t| u64::from(t.instances)).sum();
-    let at = || SourcePlace::file(&program.name);
     if total > MAX_THREADS {
-        let what = "number of threads";
-        return Err(WorkloadError::Limit { at: at(), what, value: total, max: MAX_THREADS });
+        let (at, what) = (SourcePlace::file(&program.name), "number of threads");
+        return Err(WorkloadError::Limit { at, what, value: total, max: MAX_THREADS });
     }
     if program.duration.is_some_and(|d| d.0 == 0) {
-        return invalid(program, "a duration of 0: leave it out to run until every thread exits");
+        let problem = "a duration of 0: leave it out to run until every thread exits";
+        return invalid(program.place(Part::Entry("duration", 0)), problem);
     }
-    for pipe in &program.pipes {
+    for (i, pipe) in program.pipes.iter().enumerate() {
         if pipe.capacity() <= pipe.overhead() || pipe.capacity() > MAX_BYTES {
-            return invalid(program, format!("pipe \"{}\" cannot hold a message", pipe.name));
+            let problem = format!("pipe \"{}\" cannot hold a message", pipe.name);
+            return invalid(program.place(Part::Entry("pipe", i)), problem);
         }
     }
-    if let Some(barrier) = program.barriers.iter().find(|b| b.parties == 0) {
-        return invalid(program, format!("barrier \"{}\" has 0 parties", barrier.name));
+    if let Some(i) = program.barriers.iter().position(|b| b.parties == 0) {
+        let problem = format!("barrier \"{}\" has 0 parties", program.barriers[i].name);
+        return invalid(program.place(Part::Entry("barrier", i)), problem);
     }
     let mut seen = BTreeSet::new();
-    for thread in &program.threads {
+    for (i, thread) in program.threads.iter().enumerate() {
         if !seen.insert(&thread.name) {
-            return invalid(program, format!("two threads are named \"{}\"", thread.name));
+            let problem = format!("two threads are named \"{}\"", thread.name);
+            return invalid(program.place(Part::Entry("thread", i)), problem);
         }
-        template(program, thread)?;
+        template(program, i, thread)?;
     }
     forks(program)
 }
 
-fn invalid(program: &Program, problem: impl Into<String>) -> Checked {
-    Err(WorkloadError::Invalid { at: SourcePlace::file(&program.name), problem: problem.into() })
+fn invalid(at: SourcePlace, problem: impl Into<String>) -> Checked {
+    Err(WorkloadError::Invalid { at, problem: problem.into() })
 }
 
-fn template(program: &Program, thread: &ThreadTemplate) -> Checked {
-    let who = |problem: &str| invalid(program, format!("thread \"{}\": {problem}", thread.name));
+fn template(program: &Program, index: usize, thread: &ThreadTemplate) -> Checked {
+    let who = |problem: &str| {
+        let problem = format!("thread \"{}\": {problem}", thread.name);
+        invalid(program.place(Part::Entry("thread", index)), problem)
+    };
     if thread.name.is_empty() {
         return who("a thread needs a name");
     }
@@ -66,8 +72,8 @@ fn template(program: &Program, thread: &ThreadTemplate) -> Checked {
         return who(&problem);
     }
     arg::Policy::check(&thread.policy).or_else(|problem| who(&problem))?;
-    let mut held = Held::default();
-    ops(program, thread, &thread.ops, 0, false, &mut held)
+    let mut walk = Walk { program, thread: index, next: 0, held: Held::default() };
+    walk.ops(&thread.ops, 0, false)
 }
 
 /// Mutexes and spin locks that the thread holds after the ops checked so far, if every loop ran
@@ -78,39 +84,49 @@ struct Held {
     spins: BTreeSet<String>,
 }
 
-fn ops(
-    program: &Program,
-    thread: &ThreadTemplate,
-    list: &[Op],
-    depth: u16,
-    in_phase: bool,
-    held: &mut Held,
-) -> Checked {
-    for (i, op) in list.iter().enumerate() {
-        let fail = |problem: &str| {
-            let at = format!("thread \"{}\", op {} ({})", thread.name, i + 1, op.text());
-            invalid(program, format!("{at}: {problem}"))
-        };
-        if let Err(problem) = op.check_args().and_then(|()| locking(op, held, program.from_rtapp)) {
-            return fail(&problem);
+/// A walk over the ops of a thread template, in the order in which they are written.
+struct Walk<'a> {
+    program: &'a Program,
+    /// Index of the thread template.
+    thread: usize,
+    /// Number of ops visited so far, which is the number of the next op.
+    next: usize,
+    held: Held,
+}
+
+impl Walk<'_> {
+    fn ops(&mut self, list: &[Op], depth: u16, in_phase: bool) -> Checked {
+        let (program, thread) = (self.program, self.thread);
+        for (i, op) in list.iter().enumerate() {
+            let number = self.next;
+            self.next += 1;
+            let fail = |problem: &str| {
+                let name = &program.threads[thread].name;
+                let op = format!("thread \"{name}\", op {} ({})", i + 1, op.text());
+                invalid(program.place(Part::Op { thread, number }), format!("{op}: {problem}"))
+            };
+            let locks = |()| locking(op, &mut self.held, program.from_rtapp);
+            if let Err(problem) = op.check_args().and_then(locks) {
+                return fail(&problem);
+            }
+            let (body, phase) = match op {
+                Op::Loop { ops, .. } => (ops, false),
+                Op::Phase { ops, .. } => (ops, true),
+                _ => continue,
+            };
+            if body.is_empty() {
+                return fail("its body is empty");
+            }
+            if depth + 1 >= MAX_NESTING {
+                return fail("loops are nested too deeply (32 levels at most)");
+            }
+            if phase && in_phase {
+                return fail("a phase within a phase; use a loop for the inner one");
+            }
+            self.ops(body, depth + 1, in_phase || phase)?;
         }
-        let (body, phase) = match op {
-            Op::Loop { ops, .. } => (ops, false),
-            Op::Phase { ops, .. } => (ops, true),
-            _ => continue,
-        };
-        if body.is_empty() {
-            return fail("its body is empty");
-        }
-        if depth + 1 >= MAX_NESTING {
-            return fail("loops are nested too deeply (32 levels at most)");
-        }
-        if phase && in_phase {
-            return fail("a phase within a phase; use a loop for the inner one");
-        }
-        ops(program, thread, body, depth + 1, in_phase || phase, held)?;
+        Ok(())
     }
-    Ok(())
 }
 
 /// Updates the set of held locks for one op, and refuses an unlock or a wait without the lock.
@@ -141,10 +157,8 @@ fn forks(program: &Program) -> Checked {
     let children = fork_graph(program)?;
     if let Some(cycle) = find_cycle(&children) {
         let path: Vec<_> = cycle.iter().map(|&i| program.threads[i].name.as_str()).collect();
-        return invalid(
-            program,
-            format!("threads fork one another for ever: {}", path.join(" -> ")),
-        );
+        let problem = format!("threads fork one another for ever: {}", path.join(" -> "));
+        return invalid(program.place(Part::Entry("thread", cycle[0])), problem);
     }
     let started = |i: &usize| program.threads[*i].instances > 0;
     let mut alive: BTreeSet<usize> = (0..children.len()).filter(started).collect();
@@ -155,7 +169,8 @@ fn forks(program: &Program) -> Checked {
     match (0..children.len()).find(|i| !alive.contains(i)) {
         Some(i) => {
             let name = &program.threads[i].name;
-            invalid(program, format!("thread \"{name}\" has 0 instances, and nothing forks it"))
+            let problem = format!("thread \"{name}\" has 0 instances, and nothing forks it");
+            invalid(program.place(Part::Entry("thread", i)), problem)
         }
         None => Ok(()),
     }
@@ -168,16 +183,16 @@ fn fork_graph(program: &Program) -> Result<Vec<BTreeSet<usize>>, WorkloadError> 
     let mut children = vec![BTreeSet::new(); program.threads.len()];
     for (i, thread) in program.threads.iter().enumerate() {
         let mut unknown = None;
-        visit(&thread.ops, &mut |op| {
+        visit(&thread.ops, &mut |number, op| {
             if let Op::Fork(name) = op {
                 match known.get(name.as_str()) {
                     Some(&child) => drop(children[i].insert(child)),
-                    None => unknown = unknown.take().or(Some(name.clone())),
+                    None => unknown = unknown.take().or(Some((number, name.clone()))),
                 }
             }
         });
-        if let Some(name) = unknown {
-            let at = SourcePlace::file(&program.name);
+        if let Some((number, name)) = unknown {
+            let at = program.place(Part::Op { thread: i, number });
             let candidates = known.keys().map(|k| (*k).to_owned()).collect();
             return Err(WorkloadError::UnknownName { at, kind: "thread", name, candidates });
         }
@@ -230,14 +245,17 @@ fn find_cycle(children: &[BTreeSet<usize>]) -> Option<Vec<usize>> {
     None
 }
 
-/// Calls `f` for every op, including those in the bodies of loops and phases.
-pub(super) fn visit<'a>(ops: &'a [Op], f: &mut impl FnMut(&'a Op)) {
+/// Calls `f` with the number of each op (see `Part::Op`) and the op, including those in the bodies
+/// of loops and phases.
+pub(super) fn visit<'a>(ops: &'a [Op], f: &mut impl FnMut(usize, &'a Op)) {
+    let mut number = 0;
     let mut todo: Vec<std::slice::Iter<'a, Op>> = vec![ops.iter()];
     while let Some(iter) = todo.last_mut() {
         match iter.next() {
             None => drop(todo.pop()),
             Some(op) => {
-                f(op);
+                f(number, op);
+                number += 1;
                 if let Op::Loop { ops, .. } | Op::Phase { ops, .. } = op {
                     todo.push(ops.iter());
                 }
@@ -251,30 +269,35 @@ pub(super) fn visit<'a>(ops: &'a [Op], f: &mut impl FnMut(&'a Op)) {
 /// limits.
 pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError> {
     let mut paths: BTreeMap<String, CgroupDef> = BTreeMap::new();
-    for def in &program.cgroups {
-        cgroup_limits(program, def)?;
+    for (i, def) in program.cgroups.iter().enumerate() {
+        let part = Part::Entry("cgroup", i);
+        cgroup_limits(program, part, def)?;
         if paths.insert(def.path.clone(), def.clone()).is_some() {
-            invalid(program, format!("cgroup {} is declared twice", def.path))?;
+            invalid(program.place(part), format!("cgroup {} is declared twice", def.path))?;
         }
     }
-    let mut mentioned: Vec<String> = paths.keys().cloned().collect();
+    let declared = program.cgroups.iter().map(|def| def.path.clone());
+    let mut mentioned: Vec<(Part, String)> =
+        declared.enumerate().map(|(i, path)| (Part::Entry("cgroup", i), path)).collect();
     let mut xattrs = Vec::new();
-    for thread in &program.threads {
-        mentioned.extend(thread.cgroup.clone());
-        visit(&thread.ops, &mut |op| {
+    for (thread, template) in program.threads.iter().enumerate() {
+        let own = template.cgroup.iter().map(|path| (Part::Entry("thread", thread), path.clone()));
+        mentioned.extend(own);
+        visit(&template.ops, &mut |number, op| {
+            let part = Part::Op { thread, number };
             if let Op::MoveCgroup(path) | Op::SetXattr { cgroup: path, .. } = op {
-                mentioned.push(path.clone());
+                mentioned.push((part, path.clone()));
             }
             if let Op::SetXattr { cgroup, name, value } = op {
-                xattrs.push((cgroup, name, value));
+                xattrs.push((part, cgroup, name, value));
             }
         });
     }
-    for (cgroup, name, value) in xattrs {
-        xattr(program, cgroup, name, value)?;
+    for (part, cgroup, name, value) in xattrs {
+        xattr(program, part, cgroup, name, value)?;
     }
-    for path in mentioned {
-        cgroup_path(program, &path)?;
+    for (part, path) in mentioned {
+        cgroup_path(program, part, &path)?;
         // A parent's path is a prefix of its children's paths, so the order of `paths` puts the
         // parent first.
         for (slash, _) in path.match_indices('/').skip(1) {
@@ -293,7 +316,7 @@ pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError
     Ok(paths.into_values().collect())
 }
 
-fn cgroup_path(program: &Program, path: &str) -> Checked {
+fn cgroup_path(program: &Program, part: Part, path: &str) -> Checked {
     let clean = path.starts_with('/')
         && (path == "/" || path[1..].split('/').all(|part| !matches!(part, "" | "." | "..")));
     let shown: String = path.chars().take(60).collect();
@@ -313,12 +336,12 @@ fn cgroup_path(program: &Program, path: &str) -> Checked {
         }
         () => return Ok(()),
     };
-    invalid(program, format!("cgroup path {shown:?} {why}"))
+    invalid(program.place(part), format!("cgroup path {shown:?} {why}"))
 }
 
 /// Checks an extended attribute. Only the namespace `user.` is allowed: setting its attributes
 /// needs no privilege, and BPF programs may read them.
-fn xattr(program: &Program, cgroup: &str, name: &str, value: &str) -> Checked {
+fn xattr(program: &Program, part: Part, cgroup: &str, name: &str, value: &str) -> Checked {
     let clean = name.strip_prefix("user.").is_some_and(|n| !n.is_empty())
         && name.len() <= 255
         && !name.contains('\0')
@@ -327,12 +350,13 @@ fn xattr(program: &Program, cgroup: &str, name: &str, value: &str) -> Checked {
         return Ok(());
     }
     let problem = "the name of an xattr is user.NAME, up to 255 bytes; its value has up to 64 KiB";
-    invalid(program, format!("cgroup {cgroup}: {name:?}: {problem}"))
+    invalid(program.place(part), format!("cgroup {cgroup}: {name:?}: {problem}"))
 }
 
-fn cgroup_limits(program: &Program, def: &CgroupDef) -> Checked {
-    cgroup_path(program, &def.path)?;
-    let fail = |problem: &str| invalid(program, format!("cgroup {}: {problem}", def.path));
+fn cgroup_limits(program: &Program, part: Part, def: &CgroupDef) -> Checked {
+    cgroup_path(program, part, &def.path)?;
+    let fail =
+        |problem: &str| invalid(program.place(part), format!("cgroup {}: {problem}", def.path));
     if def.path == "/" {
         return fail("the root has no limits");
     }
@@ -344,7 +368,7 @@ fn cgroup_limits(program: &Program, def: &CgroupDef) -> Checked {
         return fail("period is from 1ms to 1s");
     }
     for (name, value) in &def.xattrs {
-        xattr(program, &def.path, name, value)?;
+        xattr(program, part, &def.path, name, value)?;
     }
     match def.quota {
         Some(quota) if quota.0 < 1_000_000 => fail("quota is at least 1ms"),

@@ -108,6 +108,44 @@ fn mistakes_are_refused_with_the_op_that_makes_them() {
     }
 }
 
+/// An error that is found after parsing names line and column of the op, thread or cgroup, in TOML
+/// and in JSON, however the file writes its tables.
+#[test]
+fn mistakes_are_refused_with_their_line() {
+    let toml = |text: &str| error(text);
+    let ops = "ops = [\n  'yield',\n  { loop = { times = 2, ops = [\n    { set_nice = 1 },\n    \
+               { unlock = 'm' },\n  ] } },\n]";
+    let thread = format!("[[thread]]\nname = 'a'\n{ops}");
+    assert!(
+        toml(&thread).starts_with("t.toml:7:5: thread \"a\", op 2 (unlock m)"),
+        "{}",
+        toml(&thread)
+    );
+    let header =
+        "[[thread]]\nname = 'a'\n[[thread.ops]]\nsleep = '1ms'\n[[thread.ops]]\nunlock = 'm'";
+    assert!(toml(header).starts_with("t.toml:5:1: "), "{}", toml(header));
+    let two = format!(
+        "{}\n{}",
+        with_ops("'yield'"),
+        "[[thread]]\nname = 'b'\nnice = 99\nops = ['yield']"
+    );
+    assert!(toml(&two).starts_with("t.toml:5:1: thread \"b\""), "{}", toml(&two));
+    let cgroup = format!("{}\n[[cgroup]]\npath = '/a'\nweight = 0", with_ops("'yield'"));
+    assert!(toml(&cgroup).starts_with("t.toml:5:1: cgroup /a"), "{}", toml(&cgroup));
+    let moves = with_ops("\n'yield',\n{ move_cgroup = 'x' }");
+    assert!(toml(&moves).starts_with("t.toml:6:1: cgroup path"), "{}", toml(&moves));
+    let fork = with_ops("\n'yield',\n{ fork = 'x' }");
+    assert!(toml(&fork).starts_with("t.toml:6:1: thread \"x\" does not exist"), "{}", toml(&fork));
+    let zero = format!("duration = '0s'\n{}", with_ops("'yield'"));
+    assert!(toml(&zero).starts_with("t.toml:1:12: a duration of 0"), "{}", toml(&zero));
+
+    let json = "{ \"thread\": [{ \"name\": \"a\", \"ops\": [\n  { \"phase\": { \"name\": \"p\", \
+                \"ops\": [\n    \"yield\", { \"unlock\": \"m\" }] } }] }] }";
+    let program = crate::program::from_json("t.json", json).unwrap();
+    let refused = compile(&program).unwrap_err().to_string();
+    assert!(refused.starts_with("t.json:3:14: "), "{refused}");
+}
+
 #[test]
 fn mistakes_outside_the_ops_are_refused() {
     let thread = "[[thread]]\nname = 'a'\nops = ['yield']\n";

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Places of a program's parts in its file, for errors that are found after parsing.
+//!
+//! Owns: a second walk over the file's text, because serde keeps no positions.
+//! Does not: check anything. A part whose place is not known has the place of the whole file.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::error::SourcePlace;
+use crate::rtapp::json::{self, Node, Value};
+
+/// A part of a program that an error may concern.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part {
+    /// Entry of the list of this key (such as `thread`), or index 0 for a single value.
+    Entry(&'static str, usize),
+    /// Op of a thread template. Ops are counted in the order in which they are written; a loop
+    /// comes before its body.
+    Op { thread: usize, number: usize },
+}
+
+/// Byte offsets of a program's parts in its file.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    file: String,
+    text: Arc<str>,
+    /// Offset of each entry of a list, or of a single value, by the key of the document.
+    entries: BTreeMap<String, Vec<usize>>,
+    /// Offset of each op, by thread template and number (`Part::Op`).
+    ops: Vec<Vec<usize>>,
+}
+
+/// Two programs are equal if they mean the same, wherever they are written.
+impl PartialEq for Places {
+    fn eq(&self, _: &Places) -> bool {
+        true
+    }
+}
+
+impl Eq for Places {}
+
+impl Places {
+    /// Returns the places of a program in TOML. `text` must be correct TOML; otherwise no place is
+    /// known.
+    pub(super) fn of_toml(file: &str, text: &str) -> Places {
+        let mut places = Places::new(file, text);
+        let Ok(root) = DeTable::parse(text) else { return places };
+        for (key, value) in root.get_ref() {
+            let list: &[Spanned<DeValue<'_>>] = match value.get_ref() {
+                DeValue::Array(list) => list,
+                _ => std::slice::from_ref(value),
+            };
+            let offsets = list.iter().map(|entry| entry.span().start).collect();
+            places.entries.insert(key.get_ref().to_string(), offsets);
+            if key.get_ref() == "thread" {
+                places.ops = list.iter().map(|thread| ops_of(TomlElement(thread))).collect();
+            }
+        }
+        places
+    }
+
+    /// Returns the places of a program in JSON. If the text is nested deeper than the
+    /// parser of rt-app's files allows, no place is known.
+    pub(super) fn of_json(file: &str, text: &str) -> Places {
+        let mut places = Places::new(file, text);
+        let Ok(Node { value: Value::Object(members), .. }) = json::parse(0, file, text) else {
+            return places;
+        };
+        for member in &members {
+            let list: &[Node] = match &member.node.value {
+                Value::Array(list) => list,
+                _ => std::slice::from_ref(&member.node),
+            };
+            let offsets = list.iter().map(|entry| entry.pos.offset as usize).collect();
+            places.entries.insert(member.key.clone(), offsets);
+            if member.key == "thread" {
+                places.ops = list.iter().map(|thread| ops_of(JsonElement(thread))).collect();
+            }
+        }
+        places
+    }
+
+    fn new(file: &str, text: &str) -> Places {
+        Places { file: file.to_owned(), text: text.into(), ..Places::default() }
+    }
+
+    /// Returns the place of a part, if the file has it.
+    pub(super) fn of(&self, part: Part) -> Option<SourcePlace> {
+        let offset = match part {
+            Part::Entry(key, index) => self.entries.get(key)?.get(index)?,
+            Part::Op { thread, number } => self.ops.get(thread)?.get(number)?,
+        };
+        Some(SourcePlace::in_text(&self.file, &self.text, *offset))
+    }
+}
+
+/// A table or list in a parsed document: a thread, an op, or a list of ops.
+trait Element: Copy {
+    fn offset(self) -> usize;
+    /// Returns the value of `key` if this element is a table with that key.
+    fn get(self, key: &str) -> Option<Self>;
+    /// Returns the entries if this element is a list.
+    fn entries(self) -> Vec<Self>;
+}
+
+#[derive(Clone, Copy)]
+struct TomlElement<'a>(&'a Spanned<DeValue<'a>>);
+
+impl Element for TomlElement<'_> {
+    fn offset(self) -> usize {
+        self.0.span().start
+    }
+
+    fn get(self, key: &str) -> Option<Self> {
+        self.0.get_ref().as_table()?.get(key).map(TomlElement)
+    }
+
+    fn entries(self) -> Vec<Self> {
+        self.0
+            .get_ref()
+            .as_array()
+            .map_or(Vec::new(), |list| list.iter().map(TomlElement).collect())
+    }
+}
+
+#[derive(Clone, Copy)]
+struct JsonElement<'a>(&'a Node);
+
+impl Element for JsonElement<'_> {
+    fn offset(self) -> usize {
+        self.0.pos.offset as usize
+    }
+
+    fn get(self, key: &str) -> Option<Self> {
+        let Value::Object(members) = &self.0.value else { return None };
+        members.iter().find(|m| m.key == key).map(|m| JsonElement(&m.node))
+    }
+
+    fn entries(self) -> Vec<Self> {
+        let Value::Array(list) = &self.0.value else { return Vec::new() };
+        list.iter().map(JsonElement).collect()
+    }
+}
+
+/// Returns the offsets of all ops of a thread.
+fn ops_of<E: Element>(thread: E) -> Vec<usize> {
+    // Returns the ops of a thread, a loop or a phase, the last first.
+    let body = |owner: E| {
+        let mut ops = owner.get("ops").map_or(Vec::new(), E::entries);
+        ops.reverse();
+        ops
+    };
+    let (mut offsets, mut todo) = (Vec::new(), body(thread));
+    while let Some(op) = todo.pop() {
+        offsets.push(op.offset());
+        todo.extend(["loop", "phase"].iter().filter_map(|key| op.get(key)).flat_map(body));
+    }
+    offsets
+}
