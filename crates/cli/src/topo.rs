@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use anyhow::Result;
 use scxlab_lab::input;
+use scxlab_machine::id::NodeId;
 use scxlab_machine::{CpuId, CpuMask, Machine, Topology};
 
 use crate::args::{Format, TopoArgs};
@@ -20,6 +21,7 @@ pub fn topo(args: &TopoArgs) -> Result<()> {
     text.push_str(&tree(&machine.topology));
     text.push_str(&distances(&machine.topology));
     if args.costs {
+        text.push_str(&memory(&machine));
         text.push_str(&costs(&machine));
     }
     output::print(&text)
@@ -91,6 +93,36 @@ fn distances(t: &Topology) -> String {
             let _ = write!(text, "{d:>5}");
         });
         text.push('\n');
+    }
+    text
+}
+
+/// Formats the speed of memory between nodes.
+fn memory(machine: &Machine) -> String {
+    let memory = machine.node_memory();
+    let nodes = || (0..machine.topology.nodes().len() as u32).map(NodeId);
+    let mut text = String::from("\nmemory bandwidth, MB/s\n");
+    for node in nodes() {
+        let _ = writeln!(text, "{:>6}{:>8}", node.0, memory.bandwidth_mb_s[node.idx()]);
+    }
+    let mut matrix = |title: &str, value: &dyn Fn(NodeId, NodeId) -> Option<u64>| {
+        let _ = write!(text, "\n{title}; row: node of the CPU, column: node of the memory\n      ");
+        nodes().for_each(|to| drop(write!(text, "{:>8}", to.0)));
+        text.push('\n');
+        for from in nodes() {
+            let _ = write!(text, "{:>6}", from.0);
+            for to in nodes() {
+                let value = value(from, to).map_or("-".to_owned(), |value| value.to_string());
+                let _ = write!(text, "{value:>8}");
+            }
+            text.push('\n');
+        }
+    };
+    matrix("memory latency, ns", &|from, to| Some(memory.latency_ns.at(from, to)));
+    if nodes().len() > 1 {
+        matrix("link bandwidth, MB/s", &|from, to| {
+            (from != to).then(|| memory.link_mb_s.at(from, to))
+        });
     }
     text
 }

@@ -12,7 +12,7 @@ mod units;
 use serde::Serialize;
 
 pub use table::{BASES, Constant, IdleState};
-pub(crate) use table::{Overrides, default_base};
+pub(crate) use table::{Overrides, default_base, read_source};
 pub use units::{ByDistance, Ratio};
 
 use crate::id::Nanos;
@@ -189,6 +189,30 @@ cost_table! {
     memory: MemoryCosts {
         /// Time of an access at node distance 20, relative to distance 10; linear in distance.
         remote_slowdown: Ratio = "remote_slowdown" in "ratio";
+        /// Bytes that the memory of one node can deliver.
+        bandwidth_mb_s: u64 = "bandwidth" in "MB/s";
+        /// Bytes that the CPUs of one node can fetch from another node, per ordered pair of nodes.
+        link_mb_s: u64 = "link_bandwidth" in "MB/s";
+        /// First access to a small page, without clearing the page.
+        page_fault_ns: u64 = "page_fault" in "ns";
+        /// First access to a huge page, without clearing the page.
+        huge_fault_ns: u64 = "huge_fault" in "ns";
+        /// Clearing a new page.
+        page_clear_ns_per_kib: u64 = "page_clear" in "ns/KiB";
+        /// A fault on a page that automatic NUMA balancing has marked, without migration.
+        hint_fault_ns: u64 = "hint_fault" in "ns";
+        /// Migrating a page, small or huge, without copying it.
+        page_migrate_ns: u64 = "page_migrate" in "ns";
+        /// Copying a page within a node.
+        page_copy_ns_per_kib: u64 = "page_copy" in "ns/KiB";
+        /// Marking one entry of a page table for automatic NUMA balancing.
+        pte_scan_ns: u64 = "pte_scan" in "ns";
+        /// Flushing the CPU's own TLB.
+        tlb_flush_ns: u64 = "tlb_flush" in "ns";
+        /// Flushing the TLB on request of another CPU, in an interrupt.
+        tlb_ipi_ns: u64 = "tlb_ipi" in "ns";
+        /// Time of a random access in huge pages, relative to one in small pages.
+        huge_access: Ratio = "huge_access" in "ratio";
     }
     /// The scheduler tick.
     clock: ClockCosts {

@@ -6,19 +6,21 @@
 //! Does not: open files. The caller reads them and passes their text, with a name for messages.
 
 mod file;
+mod memory;
 mod presets;
 
 use serde::Serialize;
 use thiserror::Error;
 
+pub use memory::{GivenMemory, NodeMatrix, NodeMemory};
 pub use presets::presets;
 
 use crate::cost::CostTable;
 use crate::hash::hash_bytes;
+use crate::topology::Topology;
 use crate::topology::lstopo::{self, LstopoError};
 use crate::topology::spec::{Sizes, Spec, SpecError, looks_like_spec};
 use crate::topology::sysfs::{self, SysfsError, SysfsReader};
-use crate::topology::Topology;
 
 /// The kernel's initial node_reclaim_distance (`RECLAIM_DISTANCE`); for some processors the kernel
 /// sets another.
@@ -40,6 +42,9 @@ pub struct Machine {
     pub node_reclaim_distance: u32,
     pub topology: Topology,
     pub costs: CostTable,
+    /// Speed of memory between nodes, where a machine file gives it. `node_memory` returns the
+    /// whole.
+    pub memory: GivenMemory,
 }
 
 /// The reason why there is no such machine. The input is at fault.
@@ -137,6 +142,7 @@ impl Machine {
             node_reclaim_distance: NODE_RECLAIM_DISTANCE,
             topology,
             costs: CostTable::modern(),
+            memory: GivenMemory::default(),
         }
     }
 
@@ -153,7 +159,8 @@ impl Machine {
         for state in &mut costs.idle {
             state.source.clear();
         }
-        let behaviour = (&self.topology, &costs, self.ple, self.node_reclaim_distance);
+        let behaviour =
+            (&self.topology, &costs, self.ple, self.node_reclaim_distance, &self.memory);
         let behaviour = serde_json::to_vec(&behaviour);
         hash_bytes(&behaviour.expect("a machine is plain data"))
     }

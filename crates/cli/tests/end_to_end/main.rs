@@ -605,6 +605,10 @@ fn topo_as_json_is_the_machine() {
     assert_eq!(machine["topology"]["cpus"].as_array().unwrap().len(), 16);
     let costs = text(&["topo", "2n4c2t", "--costs"]);
     assert!(costs.contains("workload.pipe_rw") && costs.contains("estimate:"), "{costs}");
+    let rows = "memory latency, ns; row: node of the CPU, column: node of the memory\n             \
+                0       1\n     0      90     153\n     1     153      90\n";
+    assert!(costs.contains(rows), "{costs}");
+    assert!(costs.contains("     0       -   45000\n"), "{costs}");
 }
 
 #[test]

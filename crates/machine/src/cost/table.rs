@@ -169,10 +169,10 @@ impl Overrides {
     }
 }
 
-/// Applies a machine's factor to a time. Ratios, frequencies and sizes are not times and stay
-/// unchanged.
+/// Applies a machine's factor to a time. Ratios, frequencies, sizes and bandwidths are not times
+/// and stay unchanged.
 fn scale(constant: &mut Constant, ratio: Ratio, source: &str) {
-    if ["ratio", "hz", "bytes"].contains(&constant.unit) {
+    if ["ratio", "hz", "bytes", "MB/s"].contains(&constant.unit) {
         return;
     }
     let apply = |n: u64| ratio.of(n).min(NS_MAX);
@@ -202,6 +202,16 @@ fn check(table: &CostTable) -> Result<(), (&'static str, &'static str, &'static 
     if remote.num < remote.den {
         return Err(("memory", "remote_slowdown", "must be 1 or more"));
     }
+    let huge = table.memory.huge_access;
+    if huge.num == 0 || huge.num > huge.den {
+        return Err(("memory", "huge_access", "must be above 0 and at most 1"));
+    }
+    if table.memory.bandwidth_mb_s == 0 {
+        return Err(("memory", "bandwidth", "must be above 0"));
+    }
+    if table.memory.link_mb_s == 0 {
+        return Err(("memory", "link_bandwidth", "must be above 0"));
+    }
     Ok(())
 }
 
@@ -222,7 +232,7 @@ fn read_constant(item: Item<'_>, name: &str, unit: &'static str) -> Result<Const
 
 /// Reads the required key `source`, which names where a value comes from. A bare "estimate:" counts
 /// as empty, which is an error.
-fn read_source(table: &mut Table<'_>) -> Result<String, MachineError> {
+pub(crate) fn read_source(table: &mut Table<'_>) -> Result<String, MachineError> {
     let item = table.require("source")?;
     let (document, span) = (item.document, item.span.clone());
     let source = item.string()?;

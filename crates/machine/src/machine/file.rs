@@ -24,6 +24,9 @@
 //! llcs = [{ cpus = "0-7", size_kib = 8192 }]
 //! nodes = [{ cpus = "0-7", memory_mib = 65536 }]
 //!
+//! [memory]                                 # optional, see `memory.rs`
+//! bandwidth = { value = [75000, 75000], unit = "MB/s", source = "..." }
+//!
 //! [cost]
 //! base = "modern-x86"                      # optional
 //! sched.context_switch = { value = 1500, unit = "ns", source = "..." }
@@ -31,6 +34,7 @@
 
 use std::ops::Range;
 
+use super::memory::{self, GivenMemory};
 use super::{Machine, MachineError, NODE_RECLAIM_DISTANCE};
 use crate::cost::{BASES, CostTable, Overrides};
 use crate::reader::{Document, Item, Table};
@@ -59,13 +63,23 @@ pub(super) fn read(file: &str, text: &str) -> Result<Machine, MachineError> {
     let table = root.require("topology")?.table()?;
     let document = table.document;
     let (layout, places) = read_topology(table)?;
+    let nodes = layout.nodes.len();
+    let memory =
+        root.take("memory").map_or(Ok(GivenMemory::default()), |item| memory::read(item, nodes))?;
     let costs = root.take("cost").map_or(Ok(CostTable::modern()), read_costs)?;
-    let known =
-        ["name", "description", "source", "ple", "node_reclaim_distance", "topology", "cost"];
-    root.finish(&known)?;
+    root.finish(&[
+        "name",
+        "description",
+        "source",
+        "ple",
+        "node_reclaim_distance",
+        "topology",
+        "memory",
+        "cost",
+    ])?;
     let topology =
         Topology::build(layout).map_err(|why| document.error(places.of(&why), why.to_string()))?;
-    Ok(Machine { name, description, source, ple, node_reclaim_distance, topology, costs })
+    Ok(Machine { name, description, source, ple, node_reclaim_distance, topology, costs, memory })
 }
 
 /// Places of a topology's keys in the file.
@@ -218,7 +232,8 @@ fn kib(table: &mut Table<'_>, key: &str, bytes: &mut u64) -> Result<(), MachineE
     Ok(())
 }
 
-fn integers(item: Item<'_>, nr_max: usize, max: u64) -> Result<Vec<u64>, MachineError> {
+/// Reads a list of at most `nr_max` integers up to `max`.
+pub(super) fn integers(item: Item<'_>, nr_max: usize, max: u64) -> Result<Vec<u64>, MachineError> {
     let (document, span) = (item.document, item.span.clone());
     let items = item.array()?;
     if items.len() > nr_max {

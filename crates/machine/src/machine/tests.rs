@@ -95,6 +95,54 @@ fn canonical_form_and_fingerprint() {
     assert_ne!(Machine::resolve("2n4c2tf").unwrap().fingerprint(), a.fingerprint());
 }
 
+/// Without figures of its own, a machine's memory is as fast as its cost table and its distances
+/// say. Figures of the machine file replace those, and count in the fingerprint.
+#[test]
+fn memory_speed_is_resolved_from_file_costs_and_distances() {
+    let (near, far) = (NodeId(0), NodeId(1));
+    let plain = Machine::resolve("2n1c1t").unwrap();
+    let memory = plain.node_memory();
+    assert_eq!((memory.latency_ns.at(near, near), memory.latency_ns.at(near, far)), (90, 153));
+    assert_eq!((memory.bandwidth_mb_s[1], memory.link_mb_s.at(far, near)), (150_000, 45_000));
+    let mut slower = plain.clone();
+    slower.costs.workload.mem_access_ns *= 2;
+    assert_eq!(slower.node_memory().latency_ns.at(near, far), 306);
+
+    let file = |memory: &str| {
+        let head = "name = 'm'\ndescription = 'd'\nsource = 's'\n[topology]\nspec = '2n1c1t'\n";
+        Machine::from_toml("m.toml", &format!("{head}[memory]\n{memory}"))
+    };
+    let figure = |key: &str, value: &str, unit: &str| {
+        format!("{key} = {{ value = {value}, unit = '{unit}', source = 'measured' }}\n")
+    };
+    let given = file(
+        &(figure("latency", "[[80, 200], [210, 85]]", "ns")
+            + &figure("bandwidth", "[1000, 500]", "MB/s")
+            + &figure("link_bandwidth", "[[0, 300], [400, 0]]", "MB/s")),
+    )
+    .unwrap();
+    let memory = given.node_memory();
+    assert_eq!((memory.latency_ns.at(far, near), memory.latency_ns.at(far, far)), (210, 85));
+    assert_eq!((memory.bandwidth_mb_s[1], memory.link_mb_s.at(near, far)), (500, 300));
+    assert_ne!(given.fingerprint(), plain.fingerprint());
+    let error = file(&figure("latency", "[[90, 80], [150, 90]]", "ns")).unwrap_err().to_string();
+    assert!(error.starts_with("m.toml:7: CPUs of node 0 reach node 1 in 80 ns"), "{error}");
+    let error =
+        file(&figure("link_bandwidth", "[[0, 0], [9, 0]]", "MB/s")).unwrap_err().to_string();
+    assert!(error.starts_with("m.toml:7: the link from node 0 to 1 has 0 MB/s"), "{error}");
+}
+
+/// A machine's factor on times leaves bandwidths as they are.
+#[test]
+fn bandwidth_is_not_scaled_with_times() {
+    let machine = Machine::resolve("intel-2s").unwrap();
+    let scaled = "name = 'm'\ndescription = 'd'\nsource = 's'\n[topology]\nspec = '2n1c1t'\n\
+                  [cost]\nscale = { num = 2, den = 1, source = 'x' }\n";
+    let scaled = Machine::from_toml("m.toml", scaled).unwrap();
+    assert_eq!(scaled.costs.memory.bandwidth_mb_s, machine.costs.memory.bandwidth_mb_s);
+    assert_eq!(scaled.costs.memory.page_fault_ns, 2 * machine.costs.memory.page_fault_ns);
+}
+
 const PARTS: &str = r#"name = "odd"
 description = "two cores, one with two threads"
 source = "made up"
@@ -143,6 +191,36 @@ fn bad_files_are_refused_with_the_line() {
             "nodes = [{ cpus = \"0-2\", memory_mib = 100 }]",
             "nodes = [{ cpus = \"0-2\" }, { cpus = \"\" }]\ndistances = [[10, 20], [30, 10]]",
             "odd.toml:8: node 0 is at distance 20 from node 1, but 30 the other way round",
+        ),
+        (
+            "[cost]",
+            "[memory]\nlatencies = 1\n[cost]",
+            "odd.toml:10: unknown key \"memory.latencies\"",
+        ),
+        (
+            "[cost]",
+            "[memory]\nbandwidth = { value = [0], unit = \"MB/s\", source = \"x\" }\n[cost]",
+            "odd.toml:10: the memory of node 0 has 0 MB/s",
+        ),
+        (
+            "[cost]",
+            "[memory]\nbandwidth = { value = [1, 2], unit = \"MB/s\", source = \"x\" }\n[cost]",
+            "odd.toml:10: memory.bandwidth has 2 numbers for 1 nodes",
+        ),
+        (
+            "[cost]",
+            "[memory]\nlatency = { value = [[90]], unit = \"us\", source = \"x\" }\n[cost]",
+            "odd.toml:10: memory.latency is in ns, not in \"us\"",
+        ),
+        (
+            "[cost]",
+            "[memory]\nlatency = { value = [[90, 1]], unit = \"ns\", source = \"x\" }\n[cost]",
+            "odd.toml:10: memory.latency must have 1 rows of 1 numbers",
+        ),
+        (
+            "sched.pick = { value = 1, unit = \"ns\"",
+            "memory.bandwidth = { value = 0, unit = \"MB/s\"",
+            "memory.bandwidth.value must be above 0",
         ),
         ("[cost]", "[cost]\nbase = \"none\"", "no cost table \"none\"; there are: modern-x86"),
         ("sched.pick", "sched.pock", "odd.toml:10: unknown key \"cost.sched.pock\""),
