@@ -17,7 +17,7 @@ use crate::kernel::Kernel;
 use crate::task::behavior::{CgroupSpec, SysError};
 use scxlab_bpf::mem::{Memory, OutOfMemory, Perm};
 use scxlab_machine::cpumask::CpuMask;
-use scxlab_machine::id::{CgroupId, Nanos, TaskId};
+use scxlab_machine::id::{CgroupId, Nanos, NodeId, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
 
@@ -55,6 +55,8 @@ pub struct Cgroup {
     pub spec: CgroupSpec,
     /// `cpuset.cpus`; None: the directory uses its parent's CPUs.
     pub cpuset: Option<CpuMask>,
+    /// `cpuset.mems`; None: the directory uses its parent's nodes.
+    pub mems: Option<Vec<NodeId>>,
     /// Guest address of the directory's `struct cgroup`.
     pub addr: u64,
     /// Child directories. The order of their ids is the order of their creation.
@@ -91,6 +93,7 @@ impl CgroupTable {
             level: 0,
             spec: CgroupSpec::default(),
             cpuset: None,
+            mems: None,
             addr: base,
             children: BTreeSet::new(),
             child_names: BTreeSet::new(),
@@ -229,6 +232,7 @@ impl CgroupTable {
             level: above.level + 1,
             spec,
             cpuset: None,
+            mems: None,
             addr: self.slot(id),
             children: BTreeSet::new(),
             child_names: BTreeSet::new(),

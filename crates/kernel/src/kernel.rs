@@ -24,6 +24,7 @@ use crate::cpu::{Cpu, PerCpu};
 use crate::ext::Ext;
 use crate::kernel::event::Event;
 use crate::kernel::streams::Streams;
+use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::schedule::rt::RtQueues;
 use crate::schedule::tick::Ticks;
@@ -75,6 +76,8 @@ pub struct Kernel {
     pub(crate) prefetch_enabled: bool,
     pub tasks: TaskTable,
     pub cgroups: CgroupTable,
+    /// Regions of memory; None until the workload makes the first.
+    pub memory: Option<Box<Memory>>,
     pub(crate) behavior: Option<Box<dyn Behavior>>,
     pub fair: Fair,
     pub rt: RtQueues,

@@ -11,6 +11,7 @@
 //!   cpu        CPUs: their state, locks, caches, hotplug
 //!   task       tasks: their table, life, steps, and the behaviour that gives the steps
 //!   cgroup     cgroups: their table, cpusets, co-scheduling
+//!   memory     regions of processes, and the nodes on which their pages lie
 //!   schedule   scheduling passes, wake-ups, ticks, the default class and real time
 //!   ext        sched_ext: the class whose policy is a loaded scheduler
 //!   bpf        the parts of the kernel that BPF programs see and use
@@ -24,6 +25,7 @@ pub mod cgroup;
 pub mod cpu;
 pub mod ext;
 pub mod kernel;
+pub mod memory;
 pub mod metrics;
 mod schedule;
 pub mod task;

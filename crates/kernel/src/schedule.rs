@@ -201,6 +201,9 @@ impl Kernel {
 
     #[inline(always)]
     fn leave_cpu(&mut self, cpu: CpuId, prev: TaskId) {
+        if self.memory.is_some() {
+            self.memory_leave(cpu, prev);
+        }
         let at = self.clock();
         let Kernel { cpus, tasks, vm, cgroups, cache_traffic, machine, .. } = self;
         let nr_cpus = cpus.len() as u32;
@@ -246,6 +249,9 @@ impl Kernel {
             self.end_wait(next, at);
             self.set_refill_debt(cpu, next);
             self.start_tick(cpu);
+            if self.memory.is_some() {
+                self.memory_enter(cpu, next);
+            }
         }
     }
 

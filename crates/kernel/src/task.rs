@@ -127,7 +127,7 @@ pub struct Task {
     /// Generation of the sleep timer. An expiry with an older generation is ignored.
     pub sleep_gen: u32,
     /// `step`: the present step. `step_left`: the remaining work of that step, in 1/1024 ns of
-    /// full-speed time for `Compute`, in wall ns for other steps.
+    /// full-speed time for `Compute`, in 2^-20 ns of work for `Memory`, in wall ns for other steps.
     pub step: Option<TaskStep>,
     pub step_left: u64,
     /// Cache refill time that the task still owes, wall ns.
@@ -140,6 +140,8 @@ pub struct Task {
     pub cache_marks: CacheMarks,
     /// Enqueue flags while the task is on a remote CPU's wake list and not yet enqueued.
     pub wake_queued: Option<u64>,
+    /// Speed of a memory step while it runs: work per wall time, 2^-20 (see `memory/step.rs`).
+    pub mem_speed: u64,
     pub pid: u32,
     /// Leader of the task's thread group. The leader's slot is kept as long as the group exists.
     pub leader: TaskId,

@@ -191,6 +191,8 @@ stop_kinds! {
     EventLimit = "event_limit", false, "it has more events than the limit";
     OutOfMemory = "out_of_memory", false, "the scheduler and the workload need more memory than \
         the limit (`--memory-limit`)";
+    MemoryFull = "memory_full", false, "no node of the simulated machine has room for a page of a \
+        region";
     Unmodelled = "unmodelled", false, "a program needs what the simulator does not model";
     Interrupted = "interrupted", false, "Ctrl-C, SIGTERM or `--deadline` ended it; the message tells if it was \
         not begun";

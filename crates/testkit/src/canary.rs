@@ -26,6 +26,10 @@ pub enum InjectedFault {
     StretchTime,
     /// Charges a task for time that no CPU spent.
     OverchargeTask,
+    /// Counts a page of node 0 as used that no region has.
+    LosePage,
+    /// Counts a TB as delivered by node 0 that nobody accessed.
+    StretchBandwidth,
     /// Does not dispatch from its queue, so that CPUs stay idle although tasks wait.
     IgnoreQueue,
 }
@@ -69,6 +73,14 @@ impl Canary {
             (InjectedFault::StretchTime, _) => k.cpus[CpuId(0)].time.busy += 1,
             (InjectedFault::OverchargeTask, Some(task)) => {
                 k.tasks[task].account.run_ns += 3_600_000_000_000;
+            }
+            (InjectedFault::LosePage, _) => {
+                let Some(memory) = &mut k.memory else { return };
+                memory.nodes.used[0] += 1;
+            }
+            (InjectedFault::StretchBandwidth, _) => {
+                let Some(memory) = &mut k.memory else { return };
+                memory.stats.served[0] += 1 << 80;
             }
             _ => return,
         }

@@ -7,6 +7,7 @@
 //! Each family of laws has its own file, and a canary breaks each law (see `canary.rs`).
 
 mod idle;
+mod memory;
 mod places;
 mod time;
 
@@ -50,6 +51,7 @@ impl LawChecker {
     /// Checks all laws on the kernel's present state.
     pub fn look(&mut self, k: &Kernel) {
         places::check(k, &mut self.broken);
+        memory::check(k, &mut self.broken);
         time::check(k, self.contract.long_paths, &mut self.broken);
         if let Some(grace) = self.contract.idle_grace {
             self.idle.check(k, grace, &mut self.broken);

@@ -4,7 +4,7 @@
 //! Owns: the set of CPUs that a task may use, given its requested affinity and its cgroup.
 //! Models: kernel/cgroup/cpuset.c, 7.3, cgroup v2: `cpuset.cpus`, `cpuset.cpus.effective`, and
 //! `set_cpus_allowed_ptr()` for each task whose effective set changes.
-//! Differs: no partitions, no memory nodes.
+//! Differs: no partitions. For memory nodes see `memory.rs`; pages do not move when they change.
 
 use crate::kernel::Kernel;
 use crate::task::TaskState;

@@ -101,6 +101,7 @@ impl Kernel {
             prefetch_enabled,
             tasks,
             cgroups,
+            memory: None,
             behavior: Some(behavior),
             fair: Fair::new(&FairTopo::new(topology), params),
             rt: RtQueues::new(nr_cpus),

@@ -63,6 +63,10 @@ pub enum Stop {
     Unmodelled(String),
     /// Guest memory or task slots ran out. The text says which.
     OutOfMemory(String),
+    /// No node that its policy allows has room for a page of this region.
+    MemoryFull {
+        region: String,
+    },
     /// The caller stopped the run, for this reason.
     Interrupted(String),
 }

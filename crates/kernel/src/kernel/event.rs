@@ -7,7 +7,7 @@
 use crate::kernel::{AfterEvent, Exec, Kernel, Stop};
 use scxlab_bpf::timer::TimerId;
 use scxlab_machine::event::QueuedEvent;
-use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+use scxlab_machine::id::{CgroupId, CpuId, Nanos, NodeId, TaskId};
 
 /// A u64 in two halves, so that an event that contains it takes only 16 bytes. The size of events
 /// matters, because the queue moves them often.
@@ -61,6 +61,8 @@ pub enum Event {
     Bandwidth { cgroup: CgroupId, slack: bool, at: SplitU64 },
     /// A throttled SCHED_DEADLINE task gets a new budget.
     DlReplenish { task: TaskId, generation: u32 },
+    /// The demand on a node's memory has changed: the tasks that access it get new speeds.
+    MemoryPressure { node: NodeId },
     /// The run's duration has passed.
     #[default]
     End,
@@ -280,6 +282,7 @@ impl Kernel {
             Event::ExtWatchdog { generation } => self.ext_watchdog(generation),
             Event::Bandwidth { cgroup, slack, at } => self.bandwidth_timer(cgroup, slack, at.get()),
             Event::DlReplenish { task, generation } => self.dl_replenish(task, generation),
+            Event::MemoryPressure { node } => self.memory_pressure(node),
             Event::End => {
                 self.end.stop_with(Stop::Finished);
                 AfterEvent::Nothing
@@ -334,6 +337,7 @@ impl Kernel {
             self.exec = Exec { cpu, clock: self.now, insns_from: self.vm.executed, insns_ns: 0 };
             self.charge_curr(cpu);
         }
+        self.count_all_accesses();
         self.close_waits();
     }
 }

@@ -8,7 +8,10 @@
 use std::any::Any;
 
 use scxlab_machine::cpumask::CpuMask;
-use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+use scxlab_machine::id::{CgroupId, CpuId, Nanos, NodeId, TaskId};
+
+pub use crate::memory::access::{Access, AccessId, Order};
+pub use crate::memory::region::{MemPolicy, RegionId, RegionSpec};
 
 /// Next step of a task. A computation or a spin makes progress only while the task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +24,12 @@ pub enum TaskStep {
     /// `runtime`).
     ComputeWall {
         wall: Nanos,
+    },
+    /// Work that takes `work` ns as `Compute` does, if all memory of its accesses is local and no
+    /// other task uses the node's bandwidth.
+    Memory {
+        work: Nanos,
+        access: AccessId,
     },
     /// Burn the CPU until `Sys::stop_spin`. A task that spins for a lock does not notice that the
     /// lock's holder is preempted.
@@ -174,6 +183,10 @@ pub trait Sys {
     fn set_cpuset(&mut self, cgroup: CgroupId, cpus: Option<&CpuMask>) -> Result<(), SysError>;
     /// `setxattr()` on a cgroup's directory.
     fn set_xattr(&mut self, cgroup: CgroupId, name: &str, value: &[u8]) -> Result<(), SysError>;
+    /// Sets `cpuset.mems`. None means that the cgroup uses its parent's nodes.
+    fn set_mems(&mut self, _cgroup: CgroupId, _mems: Option<&[NodeId]>) -> Result<(), SysError> {
+        Err(SysError::Invalid)
+    }
     fn move_to_cgroup(&mut self, task: TaskId, cgroup: CgroupId) -> Result<(), SysError>;
     /// Takes a CPU off line or brings it back.
     fn set_cpu_online(&mut self, cpu: CpuId, online: bool) -> Result<(), SysError>;
@@ -182,6 +195,21 @@ pub trait Sys {
     fn random(&mut self, stream: &'static str, task: TaskId) -> u64;
     /// Adds to a task's count of finished units of work (the workload's throughput).
     fn count_work(&mut self, task: TaskId, units: u64);
+    /// Makes a region of memory, which belongs to no task until tasks access it. `NoMemory`: the
+    /// nodes that it is populated on have too little room.
+    fn region_new(&mut self, _spec: RegionSpec) -> Result<RegionId, SysError> {
+        Err(SysError::Invalid)
+    }
+    /// Declares how steps access a region.
+    fn access_new(&mut self, _access: Access) -> Result<AccessId, SysError> {
+        Err(SysError::Invalid)
+    }
+    /// Returns the number of present pages of a region by node, merged pages included.
+    fn region_pages(&self, _region: RegionId) -> Vec<u64> {
+        Vec::new()
+    }
+    /// Frees a region, which no task may access any more.
+    fn region_free(&mut self, _region: RegionId) {}
     /// Ends the run now, as if its duration had passed.
     fn finish(&mut self);
     /// Returns the virtual machine with the maps of BPF programs, for a task that is a scheduler's

@@ -91,6 +91,11 @@ impl Kernel {
     pub(crate) fn next_steps(&mut self, cpu: CpuId) {
         let task = self.cpus[cpu].curr;
         self.take_rq_clock(cpu);
+        if matches!(self.tasks[task].step, Some(TaskStep::Memory { .. }))
+            && self.memory_stop(cpu, task)
+        {
+            return;
+        }
         for _ in 0..self.end.limits.max_instant_steps {
             let Some(step) = self.ask_step(task) else { return };
             self.tasks[task].step = Some(step);
@@ -113,6 +118,7 @@ impl Kernel {
         match step {
             TaskStep::Compute { work } => self.set_left(task, work.saturating_mul(1 << WORK_SHIFT)),
             TaskStep::ComputeWall { wall } => self.set_left(task, wall),
+            TaskStep::Memory { work, access } => self.memory_begin(cpu, task, work, access),
             TaskStep::Spin => !std::mem::take(&mut self.tasks[task].spin_ended),
             TaskStep::Block => self.block(cpu, task),
             TaskStep::SleepUntil(until) => self.sleep_until(cpu, task, until),
@@ -268,6 +274,9 @@ impl Kernel {
             c.done_at = Nanos::MAX;
             self.arm_step_end(cpu);
         }
+        if self.memory.is_some() {
+            self.memory_refresh(cpu);
+        }
     }
 
     /// Returns the present speed of `cpu` in 1/1024 of full speed: the CPU's capacity, reduced
@@ -354,6 +363,7 @@ impl Task {
         let done = match self.step {
             Some(TaskStep::Compute { .. }) => wall * speed,
             Some(TaskStep::ComputeWall { .. }) => wall,
+            Some(TaskStep::Memory { .. }) => wall.saturating_mul(self.mem_speed),
             _ => 0,
         };
         self.step_left = self.step_left.saturating_sub(done);
@@ -371,6 +381,9 @@ impl Task {
             }
             Some(TaskStep::Compute { .. }) => {
                 Some(self.refill_left + self.step_left.div_ceil(speed.max(1)))
+            }
+            Some(TaskStep::Memory { .. }) => {
+                Some(self.refill_left + self.step_left.div_ceil(self.mem_speed.max(1)))
             }
             _ => Some(self.refill_left + self.step_left),
         }

@@ -84,6 +84,7 @@ impl Kernel {
             cache_marks: CacheMarks::default(),
             exec_start: 0,
             wake_queued: None,
+            mem_speed: 0,
             ext: ExtEntity::default(),
             account: TaskAccount::default(),
             refs: 0,

@@ -9,9 +9,11 @@ use crate::bpf::mirror;
 use crate::kernel::event::{Event, SplitU64};
 use crate::kernel::{Kernel, Stop};
 use crate::task::Class;
-use crate::task::behavior::{CgroupSpec, Policy, Sys, SysError, TaskSpec};
+use crate::task::behavior::{
+    Access, AccessId, CgroupSpec, Policy, RegionId, RegionSpec, Sys, SysError, TaskSpec,
+};
 use scxlab_machine::cpumask::{self, CpuMask};
-use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+use scxlab_machine::id::{CgroupId, CpuId, Nanos, NodeId, TaskId};
 
 impl Sys for Kernel {
     fn now(&self) -> Nanos {
@@ -121,6 +123,27 @@ impl Sys for Kernel {
 
     fn set_cpuset(&mut self, cgroup: CgroupId, cpus: Option<&CpuMask>) -> Result<(), SysError> {
         self.cpuset_write(cgroup, cpus)
+    }
+
+    fn set_mems(&mut self, cgroup: CgroupId, mems: Option<&[NodeId]>) -> Result<(), SysError> {
+        self.mems_write(cgroup, mems)
+    }
+
+    fn region_new(&mut self, spec: RegionSpec) -> Result<RegionId, SysError> {
+        self.region_create(spec)
+    }
+
+    fn access_new(&mut self, access: Access) -> Result<AccessId, SysError> {
+        self.access_create(access).ok_or(SysError::Invalid)
+    }
+
+    fn region_pages(&self, region: RegionId) -> Vec<u64> {
+        let found = self.memory.as_ref().and_then(|memory| memory.region(region));
+        found.map_or(Vec::new(), |region| region.pages_by_node())
+    }
+
+    fn region_free(&mut self, region: RegionId) {
+        self.region_remove(region);
     }
 
     fn set_xattr(&mut self, cgroup: CgroupId, name: &str, value: &[u8]) -> Result<(), SysError> {

@@ -98,6 +98,10 @@ fn stop_reason(stop: &Stop) -> StopReason {
             format!("CPU {cpu} scheduled {max} times in a row and ran no task"),
         ),
         Stop::OutOfMemory(what) => (StopKind::OutOfMemory, what.clone()),
+        Stop::MemoryFull { region } => (
+            StopKind::MemoryFull,
+            format!("no node that its policy allows has room for region \"{region}\""),
+        ),
         Stop::Unmodelled(what) => (StopKind::Unmodelled, what.clone()),
         Stop::Interrupted(why) => (StopKind::Interrupted, why.clone()),
     };

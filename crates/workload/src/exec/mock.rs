@@ -206,6 +206,7 @@ impl Mock {
         let step = behavior.step(self, t);
         let length = match step {
             TaskStep::Compute { work } => work,
+            TaskStep::Memory { work, .. } => work,
             TaskStep::ComputeWall { wall } => wall,
             TaskStep::Spin => Nanos::MAX / 4,
             _ => 0,
