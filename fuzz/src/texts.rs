@@ -15,7 +15,7 @@ use scxlab_lab::run::Run;
 use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_loader::btf::Btf;
 use scxlab_machine::{Machine, cpumask};
-use scxlab_workload::{ExecConfig, Executor, load, parse_workload_arg};
+use scxlab_workload::{ExecConfig, Executor, NodeInfo, load, parse_workload_arg};
 
 use crate::null_sys::NullSys;
 
@@ -77,7 +77,8 @@ pub fn workload(data: &[u8]) {
         Err(error) => return refused(error),
     };
     assert_eq!(Ok(&program), load("fuzz.toml", text).as_ref(), "reading is a function");
-    let config = ExecConfig { nr_cpus: CPUS, ..ExecConfig::default() };
+    let nodes = vec![NodeInfo { memory_bytes: 1 << 30 }; 2];
+    let config = ExecConfig { nr_cpus: CPUS, nodes, ..ExecConfig::default() };
     match Executor::new(&program, config) {
         Ok(mut executor) => NullSys::new(CPUS).run(&mut executor),
         Err(error) => refused(error),

@@ -79,6 +79,9 @@ pub fn runs(
     let LiveRequest { session, trace_buffer } = *request;
     let duration = session.duration.or(session.workload.duration()).or(session.cap);
     let mut workload = session.workload.clone();
+    if let Workload::Program(program) = &workload {
+        scxlab_workload::native::simulated_only(program)?;
+    }
     if let (Workload::Command(words), On::Vm) = (&mut workload, on)
         && let Some(program) = words.first_mut()
     {

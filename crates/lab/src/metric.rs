@@ -33,6 +33,8 @@ pub struct Metric {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Ns,
+    /// 10^6 bytes per second.
+    MbPerSecond,
     /// A number without unit: a count, or a mean of counts.
     One,
     /// The workload's unit of work.
@@ -223,6 +225,28 @@ metrics! {
                 .parts(&[P50, P90, P99, P99_9, MAX])
                 .rows(&[row("lock_wait_p99", "lock wait p99")]);
     }
+    "memory" {
+        "pages of the workload's regions on the node, at the end of the run or of their owner; only \
+         with regions, as the other metrics of memory",
+        "-" =>
+            MEMORY_NODE_PAGES = metric("memory_node<n>_pages", Unit::One);
+        "cache lines that tasks fetched from regions; those from another node than the CPU's",
+        "-" =>
+            MEMORY_ACCESSES = metric("memory_accesses", Unit::One)
+                .rows(&[row("memory_accesses", "memory accesses")]),
+            MEMORY_REMOTE_ACCESSES = metric("memory_remote_accesses", Unit::One).less()
+                .rows(&[row("memory_remote_accesses", "  of them remote")]);
+        "bytes that the node's memory delivered per second, mean over the run; a write counts twice",
+        "-" =>
+            MEMORY_NODE_BANDWIDTH = metric("memory_node<n>_bandwidth", Unit::MbPerSecond)
+                .rows(&[
+                    row("memory_node0_bandwidth", "bandwidth of node 0, MB/s"),
+                    row("memory_node1_bandwidth", "bandwidth of node 1, MB/s"),
+                ]);
+        "kernel time of first accesses to pages: faults, clearing, copying of merged pages",
+        "-" =>
+            MEMORY_FIRST_TOUCH = metric("memory_first_touch", Unit::Ns).less();
+    }
     "operations" {
         "calls of a scheduler's operation",
         "the same, as the kernel counts runs of the program; for all tasks that the scheduler has, \
@@ -338,6 +362,7 @@ impl Metric {
     pub fn unit_of(&self, name: &str, work: &str) -> Cow<'static, str> {
         match self.unit {
             Unit::Ns => "ns".into(),
+            Unit::MbPerSecond => "MB/s".into(),
             Unit::One => "1".into(),
             Unit::Work => work.to_owned().into(),
             Unit::WorkPerSecond => format!("{work}/s").into(),

@@ -42,6 +42,9 @@ pub struct Run {
     pub metrics: IndexMap<String, MetricValue>,
     pub tasks: Vec<TaskResult>,
     pub cgroups: Vec<CgroupResult>,
+    /// The workload's regions of memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<RegionResult>,
     /// Notes for the reader: parts of the workload that are not modelled, system calls that failed.
     pub notes: Vec<String>,
 }
@@ -72,6 +75,7 @@ impl Run {
             metrics: IndexMap::new(),
             tasks: Vec::new(),
             cgroups: Vec::new(),
+            memory: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -242,6 +246,17 @@ pub struct TaskResult {
     /// Values of the scheduler's own counters for this task (`counters.rs`).
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub counters: IndexMap<String, u64>,
+}
+
+/// Where the pages of one region lie at the end of the run, or lay when its owner ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionResult {
+    /// Name of the process, or of the thread if the region is the thread's or its process has no
+    /// name; empty if all share the region.
+    pub owner: String,
+    pub region: String,
+    /// Number of present 4 KiB pages by node.
+    pub pages: Vec<u64>,
 }
 
 /// The result of one cgroup, and the share that its weight entitles it to among the children of its

@@ -23,7 +23,9 @@ use scxlab_loader::link::{LinkError, Loaded};
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 use scxlab_trace::Tracer;
-use scxlab_workload::{ExecConfig, Executor, Perturb, Program, SyscallCosts, WorkloadError};
+use scxlab_workload::{
+    ExecConfig, Executor, NodeInfo, Perturb, Program, SyscallCosts, WorkloadError,
+};
 
 use crate::counters::Counters;
 use crate::prepare::{Prepared, PreparedObject};
@@ -172,9 +174,16 @@ fn executor(spec: &SimSpec<'_>) -> Result<Executor, SimError> {
         costs: SyscallCosts::from_lookup(|name| costs.workload_ns(name)),
         perturb: spec.perturb,
         duration: None,
+        nodes: nodes(spec.machine),
     };
     let endless = Program { duration: None, ..spec.workload.clone() };
     Ok(Executor::new(&endless, config)?)
+}
+
+/// Returns the nodes of a machine as programs see them.
+pub fn nodes(machine: &Machine) -> Vec<NodeInfo> {
+    let nodes = machine.topology.nodes().iter();
+    nodes.map(|node| NodeInfo { memory_bytes: node.memory_bytes }).collect()
 }
 
 /// Loads a prepared object, carries out the recipe's steps after load, attaches the object, and

@@ -86,6 +86,7 @@ fn each(metrics: &[Metric], say: fn(&Metric) -> &'static str) -> String {
 fn unit(metric: &Metric) -> &'static str {
     match metric.unit {
         Unit::Ns => "`ns`",
+        Unit::MbPerSecond => "`MB/s`",
         Unit::One => "`1`",
         Unit::Work => "the workload's",
         Unit::WorkPerSecond => "the workload's, `/s`",
@@ -114,7 +115,7 @@ fn the_schema_is_fresh() {
     metrics["properties"] = Value::Object(single);
     metrics["patternProperties"] = Value::Object(families);
     metrics["additionalProperties"] = json!(false);
-    for (name, unit) in [(NS, "ns"), (ONE, "1")] {
+    for (name, unit) in [(NS, "ns"), (ONE, "1"), (MB_S, "MB/s")] {
         let unit = json!({ "unit": { "enum": [unit] } });
         schema["$defs"][name] = json!({ "$ref": "#/$defs/metric", "properties": unit });
     }
@@ -125,6 +126,7 @@ fn the_schema_is_fresh() {
 /// Names of the schema's definitions of metrics with a fixed unit.
 const NS: &str = "metric_ns";
 const ONE: &str = "metric_1";
+const MB_S: &str = "metric_mb_s";
 
 /// Returns what the JSON schema of the results says of a run's metrics: `properties`, by name, and
 /// `patternProperties`, by a pattern for names that have a variable part.
@@ -134,6 +136,7 @@ fn metrics_by_name() -> (Map<String, Value>, Map<String, Value>) {
         let definition = match metric.unit {
             Unit::Ns => NS,
             Unit::One => ONE,
+            Unit::MbPerSecond => MB_S,
             Unit::Work | Unit::WorkPerSecond | Unit::ByName => "metric",
         };
         let rule = json!({ "$ref": format!("#/$defs/{definition}") });

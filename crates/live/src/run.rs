@@ -156,6 +156,7 @@ pub fn run(
         metrics: measured.metrics().into_values(),
         tasks: measured.tasks(),
         cgroups: measured.cgroups(&program),
+        memory: Vec::new(),
         notes: measured.notes(&program, &exit, &notes),
         exit,
     };

@@ -60,7 +60,8 @@ pub fn kernel_as_run(machine: Machine, text: &str, seed: u64) -> Kernel {
 fn boot(machine: Machine, text: &str, seed: u64, costs: SyscallCosts, perturb: Perturb) -> Kernel {
     let machine = Arc::new(machine);
     let nr_cpus = machine.topology.nr_cpus() as u32;
-    let config = ExecConfig { nr_cpus, costs, perturb, ..Default::default() };
+    let nodes = scxlab_lab::sim::nodes(&machine);
+    let config = ExecConfig { nr_cpus, costs, perturb, nodes, ..Default::default() };
     let executor = Executor::new(&workload(text), config).unwrap_or_else(|e| panic!("{e}"));
     let limits = Limits::default();
     let setup = Setup { machine, seed, limits, tracer: Default::default(), mem_size: MEM_SIZE };

@@ -6,6 +6,7 @@
 //! Does not: know the machine. The executors know it and check CPU numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::error::{SourcePlace, WorkloadError};
 pub use crate::program::arg::MAX_BYTES;
@@ -13,6 +14,7 @@ use crate::program::{CgroupDef, Op, Program, ThreadTemplate, TimerMode, names};
 
 mod check;
 pub mod insn;
+mod region;
 
 use insn::{Insn, NR_KINDS, ObjectKind, ObjectRef, ROOT_CGROUP, Tables};
 
@@ -60,6 +62,8 @@ pub struct Template {
     /// The template's slots: objects that differ between instances, by kind and name pattern. A
     /// thread's binding is the list of the indices of its own objects, in the order of the slots.
     pub slots: Vec<(ObjectKind, String)>,
+    /// The template's part of `Tables::accesses`.
+    pub accesses: Range<u32>,
     /// Index into `Compiled::cgroups`. With None, a forked thread gets its parent's cgroup, and a
     /// thread that exists at the start of the run gets the root.
     pub cgroup: Option<u32>,
@@ -95,6 +99,17 @@ impl Objects {
 pub fn check(program: &Program) -> Result<(), WorkloadError> {
     check::program(program)?;
     lower(program).map(drop)
+}
+
+/// Checks the parts of a program that depend on the machine's nodes: policies, sizes, cpusets.
+pub fn check_nodes(program: &Program, nodes: &[NodeInfo]) -> Result<(), WorkloadError> {
+    region::check_nodes(program, nodes)
+}
+
+/// A node of the machine, as far as programs depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeInfo {
+    pub memory_bytes: u64,
 }
 
 /// Returns the names along a cycle of threads that fork one another, with the first repeated at the
@@ -174,6 +189,7 @@ impl Lowering<'_> {
         self.own_timers.clear();
         self.nr_loops = 0;
         let entry = self.here();
+        let first_access = self.nr_accesses();
         if let Some(delay) = thread.delay {
             self.emit(Insn::Delay(delay.0))?;
         }
@@ -190,9 +206,14 @@ impl Lowering<'_> {
             nr_loops: self.nr_loops,
             nr_own_timers: u16::try_from(self.own_timers.len()).unwrap_or(u16::MAX),
             slots: self.slots.clone(),
+            accesses: first_access..self.nr_accesses(),
             cgroup,
         });
         Ok(())
+    }
+
+    fn nr_accesses(&self) -> u32 {
+        self.out.tables.accesses.len() as u32
     }
 
     fn here(&self) -> u32 {

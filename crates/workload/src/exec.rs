@@ -17,13 +17,14 @@ use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use scxlab_machine::prefetch::prefetch;
 
-use crate::compile::{self, Compiled};
+use crate::compile::{self, Compiled, NodeInfo};
 use crate::error::WorkloadError;
 use crate::program::{CpuList, PolicyDef, Program};
 
 mod costs;
 mod ops;
 mod pipe;
+mod region;
 mod run;
 mod spawn;
 mod spin;
@@ -33,9 +34,11 @@ mod thread;
 mod waits;
 
 pub use costs::SyscallCosts;
+pub use region::RegionPages;
 pub use stats::{LoopObserver, LoopRecord, LoopTotals};
 
 use pipe::Pipe;
+use region::Regions;
 use spin::{SpinBarrier, SpinLock};
 use sync::{Barrier, Cond, Mutex, Sem};
 use thread::{NO_THREAD, Thread, TimerState, Wait};
@@ -63,6 +66,8 @@ pub struct ExecConfig {
     pub perturb: Perturb,
     /// Overrides the program's own duration.
     pub duration: Option<Nanos>,
+    /// The machine's nodes. A program without regions and `mems` does not need them.
+    pub nodes: Vec<NodeInfo>,
 }
 
 /// A system call of the program that the kernel refused. The thread continued as if it had not made
@@ -122,6 +127,7 @@ pub struct Executor {
     spin_locks: Vec<SpinLock>,
     spin_barriers: Vec<SpinBarrier>,
     timers: Vec<TimerState>,
+    regions: Regions,
 
     masks: Vec<CpuMask>,
     all_cpus: CpuMask,
@@ -140,6 +146,7 @@ impl Executor {
         if program.threads.iter().all(|t| t.instances == 0) {
             return Err(WorkloadError::NoThreads { program: program.name.clone() });
         }
+        compile::check_nodes(program, &config.nodes)?;
         let nr_cpus = config.nr_cpus;
         for thread in &program.threads {
             thread.cpus.iter().try_for_each(|list| known_cpus(&thread.name, list, nr_cpus))?;
@@ -179,6 +186,7 @@ impl Executor {
             spin_locks: Vec::new(),
             spin_barriers: Vec::new(),
             timers: Vec::new(),
+            regions: Regions::default(),
             cgroup_ids: Vec::new(),
             faults: Vec::new(),
             nr_faults: 0,

@@ -17,8 +17,9 @@ pub mod program;
 pub mod rtapp;
 
 pub use benchmarks::{WorkloadArg, parse_workload_arg};
+pub use compile::NodeInfo;
 pub use error::{SourcePlace, WorkloadError};
-pub use exec::{ExecConfig, Executor, Perturb, SyscallCosts};
+pub use exec::{ExecConfig, Executor, Perturb, RegionPages, SyscallCosts};
 pub use program::Program;
 
 /// Parses a workload file: rt-app's JSON, or scxlab's own TOML or JSON. The text and the file's

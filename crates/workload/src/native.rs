@@ -49,6 +49,7 @@ mod worker;
 pub use cgroup::find_mount as cgroup_mount;
 pub use command::{CommandReport, CommandStatus, Usage, run_command};
 pub use error::{NativeError, OpError, RefusedCallKind, SetupError};
+pub use plan::simulated_only;
 pub use report::{
     Calibration, NativeReport, NativeStop, NativeTask, PhaseTotals, TaskEnd, Unlisted,
 };
@@ -145,6 +146,7 @@ fn continue_after_exec(fd: i32, index: u32) {
 /// Runs a program to its end. The calling process may have other threads; the calling thread
 /// blocks.
 pub fn run(program: &Program, config: &NativeConfig) -> Result<NativeReport, NativeError> {
+    simulated_only(program)?;
     let compiled = compile::compile(program)?;
     if program.threads.iter().all(|t| t.instances == 0) {
         return Err(WorkloadError::NoThreads { program: program.name.clone() }.into());

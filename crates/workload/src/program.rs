@@ -18,11 +18,14 @@ pub mod dump;
 pub mod names;
 pub mod op;
 pub mod places;
+pub mod region;
 pub mod time_span;
+pub mod work;
 
 pub use cpus::CpuList;
 pub use op::Op;
 pub(crate) use places::Part;
+pub use region::{NodeList, RegionDef, RegionPolicy, Sharing};
 pub use time_span::TimeSpan;
 
 /// A workload: its threads, shared objects, cgroups and length.
@@ -55,6 +58,8 @@ pub struct Program {
     pub semaphores: Vec<SemaphoreDef>,
     #[serde(default, rename = "pipe", skip_serializing_if = "Vec::is_empty")]
     pub pipes: Vec<PipeDef>,
+    #[serde(default, rename = "region", skip_serializing_if = "Vec::is_empty")]
+    pub regions: Vec<RegionDef>,
     #[serde(default, rename = "thread")]
     pub threads: Vec<ThreadTemplate>,
     /// Requests in the workload file that the simulation does not fulfil, each with its place in
@@ -95,6 +100,9 @@ pub struct CgroupDef {
     /// `cpuset.cpus`; absent: the CPUs of the parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuList>,
+    /// `cpuset.mems`; absent: the nodes of the parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mems: Option<NodeList>,
     /// Extended attributes of the cgroup's directory, by name (`user.NAME`).
     #[serde(default, rename = "xattr", skip_serializing_if = "BTreeMap::is_empty")]
     pub xattrs: BTreeMap<String, String>,
@@ -120,6 +128,7 @@ impl CgroupDef {
             burst: TimeSpan(0),
             idle: false,
             cpus: None,
+            mems: None,
             xattrs: BTreeMap::new(),
         }
     }

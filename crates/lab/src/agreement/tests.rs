@@ -52,6 +52,7 @@ fn run(target: &'static str, switches: u64, heavy_ms: u64) -> Run {
             task("light", 100 - heavy_ms),
         ],
         cgroups: vec![group("/", 100), group("/heavy", heavy_ms)],
+        memory: Vec::new(),
         notes: Vec::new(),
     }
 }

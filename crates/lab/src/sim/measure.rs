@@ -15,15 +15,15 @@ use scxlab_kernel::kernel::{Kernel, Stop};
 use scxlab_kernel::metrics::{TaskReport, TimeHistogram, quantile};
 use scxlab_kernel::task::Task;
 use scxlab_loader::link::Loaded;
-use scxlab_machine::id::CgroupId;
+use scxlab_machine::id::{CgroupId, NodeId};
 use scxlab_machine::topology::Distance;
-use scxlab_workload::Executor;
+use scxlab_workload::{Executor, RegionPages};
 
 use super::SimSpec;
 use crate::counters::Counters;
 use crate::metric::{self, Metric, MetricTable};
 use crate::prepare::PreparedObject;
-use crate::run::{CgroupResult, Exit, Run, StopKind, StopReason, TaskResult};
+use crate::run::{CgroupResult, Exit, RegionResult, Run, StopKind, StopReason, TaskResult};
 use crate::shares::{CgroupTime, CoscheduledTime, shares};
 
 /// The objects from which a run's result is computed, once the run is over.
@@ -55,6 +55,7 @@ pub fn result(seen: FinishedRun<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64)
         metrics: metrics.into_values(),
         tasks: tasks(k, counters),
         cgroups: cgroups(k),
+        memory: regions(k, executor),
         notes: notes(spec, k, executor, loaded.and_then(|loaded| k.vm.instance(loaded.instance))),
     };
     run.with_verdict()
@@ -152,6 +153,7 @@ fn metrics(k: &Kernel, unit: &str, executor: &Executor) -> MetricTable {
     t.count(&metric::CACHE_REFILL, m.refill_ns);
     t.count(&metric::LOCK_WAITS, m.lock_wait.count());
     times(&mut t, &metric::LOCK_WAIT, &m.lock_wait);
+    memory(&mut t, k, executor);
     op_costs(&mut t, k);
     t.count(&metric::EVENTS, m.events);
     t.count(&metric::BPF_INSTRUCTIONS, k.vm.executed);
@@ -199,6 +201,29 @@ fn op_costs(t: &mut MetricTable, k: &Kernel) {
             t.put_part(&metric::OP_INSNS, op.name(), mean(cost.insns));
         }
     }
+}
+
+fn regions(k: &Kernel, executor: &Executor) -> Vec<RegionResult> {
+    let pages = executor.region_pages(k.memory.as_deref()).into_iter();
+    let result = |RegionPages { owner, region, pages }| RegionResult { owner, region, pages };
+    pages.map(result).collect()
+}
+
+/// Adds the metrics of a run with regions.
+fn memory(t: &mut MetricTable, k: &Kernel, executor: &Executor) {
+    let Some(memory) = &k.memory else { return };
+    let regions = regions(k, executor);
+    for n in 0..memory.nodes.len() {
+        let pages = regions.iter().filter_map(|region| region.pages.get(n)).sum();
+        t.count_part(&metric::MEMORY_NODE_PAGES, n, pages);
+        let served = memory.stats.served_bytes(NodeId(n as u32)) as f64;
+        if k.now > 0 {
+            t.put_part(&metric::MEMORY_NODE_BANDWIDTH, n, served * 1000.0 / k.now as f64);
+        }
+    }
+    t.count(&metric::MEMORY_ACCESSES, memory.stats.accesses());
+    t.count(&metric::MEMORY_REMOTE_ACCESSES, memory.stats.remote_accesses());
+    t.count(&metric::MEMORY_FIRST_TOUCH, memory.stats.first_touch_ns);
 }
 
 fn reports(k: &Kernel) -> Vec<TaskReport> {

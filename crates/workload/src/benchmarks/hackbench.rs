@@ -39,7 +39,7 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     let work = params.time("work")?;
 
     let busy = |op: Op| {
-        if work == TimeSpan(0) { vec![op] } else { vec![Op::Compute(work), op] }
+        if work == TimeSpan(0) { vec![op] } else { vec![Op::Compute(work.into()), op] }
     };
     // Receiver r of group g has the instance number n = g * fds + r and reads from pipe `fd<n>`. A
     // sender with instance number i belongs to group i / fds (rounded down), so the pipes of its

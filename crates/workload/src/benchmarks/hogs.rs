@@ -30,7 +30,7 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     if chunk.0 == 0 {
         return Err(params.bad("chunk", "a time above 0"));
     }
-    let turn = vec![Op::Compute(chunk), Op::Count(1)];
+    let turn = vec![Op::Compute(chunk.into()), Op::Count(1)];
     let in_turn = |list: &[i64], i: u32| match list.len() {
         0 => None,
         n => Some((i as usize % n, list[i as usize % n])),

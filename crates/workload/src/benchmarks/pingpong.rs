@@ -47,7 +47,7 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     };
     let busy = |ops: &mut Vec<Op>| {
         if work > TimeSpan(0) {
-            ops.insert(ops.len() - 1, Op::Compute(work));
+            ops.insert(ops.len() - 1, Op::Compute(work.into()));
         }
     };
     let mut ping = vec![send("there")];

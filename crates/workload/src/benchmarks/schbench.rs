@@ -37,7 +37,7 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
         Op::SemPost(of_mine("free")),
         Op::SemWait(of_mine("go")),
         Op::Sleep(think),
-        Op::Compute(work),
+        Op::Compute(work.into()),
         Op::Count(1),
     ];
     let dispatch = vec![Op::SemWait("free{i}".into()), Op::SemPost("go{i}".into())];

@@ -22,8 +22,11 @@ pub(super) const GENERATOR: Generator = Generator {
 };
 
 fn build(params: &Params) -> Result<Program, WorkloadError> {
-    let turn =
-        vec![Op::Compute(params.time("run")?), Op::Sleep(params.time("sleep")?), Op::Count(1)];
+    let turn = vec![
+        Op::Compute(params.time("run")?.into()),
+        Op::Sleep(params.time("sleep")?),
+        Op::Count(1),
+    ];
     let ops = vec![Op::Loop { times: None, ops: turn }];
     let mut thread = ThreadTemplate::new("sleeper", ops);
     thread.instances = params.number("tasks", 1, 100_000)?;

@@ -39,7 +39,8 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
         _ => Some(u64::from(params.number("rounds", 1, u32::MAX)?)),
     };
     let template = |job: u32, instances, name: &str, cpus| {
-        let round = vec![Op::Compute(work), Op::SpinBarrier(format!("job{job}")), Op::Count(1)];
+        let round =
+            vec![Op::Compute(work.into()), Op::SpinBarrier(format!("job{job}")), Op::Count(1)];
         ThreadTemplate {
             instances,
             cpus,

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use scxlab_kernel::cgroup::{MAX_CGROUPS, MAX_DEPTH, NAME_MAX};
 
-use super::{MAX_BYTES, MAX_NESTING, MAX_THREADS};
+use super::{MAX_BYTES, MAX_NESTING, MAX_THREADS, region};
 use crate::error::{SourcePlace, WorkloadError};
 use crate::program::arg::{self, Arg};
 use crate::program::{CgroupDef, Op, Part, Program, ThreadTemplate, names};
 
-type Checked = Result<(), WorkloadError>;
+pub(super) type Checked = Result<(), WorkloadError>;
 
 /// Checks everything in the program except its cgroups.
 pub(super) fn program(program: &Program) -> Checked {
@@ -44,10 +44,11 @@ pub(super) fn program(program: &Program) -> Checked {
         }
         template(program, i, thread)?;
     }
+    region::check(program)?;
     forks(program)
 }
 
-fn invalid(at: SourcePlace, problem: impl Into<String>) -> Checked {
+pub(super) fn invalid(at: SourcePlace, problem: impl Into<String>) -> Checked {
     Err(WorkloadError::Invalid { at, problem: problem.into() })
 }
 

@@ -9,7 +9,11 @@ use scxlab_machine::id::Nanos;
 
 use super::{Lowering, Objects};
 use crate::error::WorkloadError;
+use crate::program::work::{BufferArg, MemoryUse};
 use crate::program::{CpuList, Op, PolicyDef, Touch};
+
+/// Size of a cache line, bytes.
+const LINE: u64 = 64;
 
 /// Kinds of shared objects. Each kind has its own names and indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,10 +26,11 @@ pub enum ObjectKind {
     SpinLock,
     SpinBarrier,
     Timer,
+    Region,
 }
 
 /// Number of kinds of shared objects.
-pub const NR_KINDS: usize = 8;
+pub const NR_KINDS: usize = 9;
 
 /// A reference to a shared object of the kind that the instruction implies. It is the object's
 /// index; or, with bit 31 set, the number of a slot (`Template::slots`), whose object differs
@@ -109,6 +114,10 @@ pub enum Insn {
     SpinBarrier(ObjectRef),
     /// Index into `Tables::touches`.
     Touch(u32),
+    /// A `touch` of a region. Index into `Tables::accesses`.
+    TouchIn(u32),
+    /// A `compute` with a region. Index into `Tables::accesses`.
+    ComputeIn(u32),
     Io {
         bytes: u64,
         null: bool,
@@ -151,10 +160,23 @@ pub enum Insn {
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
     pub touches: Vec<Touch>,
+    pub accesses: Vec<RegionAccess>,
     pub affinities: Vec<CpuList>,
     pub policies: Vec<PolicyDef>,
     pub xattrs: Vec<Xattr>,
     pub polls: Vec<Poll>,
+}
+
+/// Arguments of `Insn::TouchIn` and `Insn::ComputeIn`.
+#[derive(Clone, Debug)]
+pub struct RegionAccess {
+    pub region: ObjectRef,
+    /// First byte of the region that is accessed.
+    pub offset: u64,
+    /// The accesses; of a `compute`: their kind and order, and as size the bytes that it accesses.
+    pub touch: Touch,
+    /// Work of a `compute`, and the percentage of it that is memory time. None for a `touch`.
+    pub work: Option<(Nanos, u64)>,
 }
 
 /// Arguments of `Insn::Poll`.
@@ -267,7 +289,10 @@ impl Lowering<'_> {
     /// Appends the instructions of an op other than a loop or a phase.
     pub(super) fn simple(&mut self, thread: usize, op: &Op) -> Result<(), WorkloadError> {
         let insn = match op {
-            Op::Compute(d) => Insn::Compute(d.0),
+            Op::Compute(arg) => match &arg.memory {
+                None => Insn::Compute(arg.work.0),
+                Some(memory) => self.compute_in(arg.work.0, memory),
+            },
             Op::ComputeWall(d) => Insn::ComputeWall(d.0),
             Op::Sleep(d) => Insn::Sleep(d.0),
             Op::Timer { name, period, unique, .. } => self.timer(thread, name, period.0, *unique),
@@ -294,7 +319,7 @@ impl Lowering<'_> {
             Op::SpinLock(n) => Insn::SpinLock(self.object(ObjectKind::SpinLock, n)),
             Op::SpinUnlock(n) => Insn::SpinUnlock(self.object(ObjectKind::SpinLock, n)),
             Op::SpinBarrier(n) => Insn::SpinBarrier(self.object(ObjectKind::SpinBarrier, n)),
-            Op::Touch(touch) => Insn::Touch(push(&mut self.out.tables.touches, *touch)),
+            Op::Touch(arg) => self.touch(arg),
             Op::Io { bytes, null } => Insn::Io { bytes: *bytes, null: *null },
             Op::Fork(name) => Insn::Fork(self.template(name)),
             Op::Join => Insn::Join,
@@ -320,6 +345,32 @@ impl Lowering<'_> {
             Op::Loop { .. } | Op::Phase { .. } => return Ok(()),
         };
         self.emit(insn)
+    }
+
+    fn compute_in(&mut self, work: Nanos, memory: &MemoryUse) -> Insn {
+        let MemoryUse { ref region, percent, kind, pattern, offset, size } = *memory;
+        let whole = self.region_size(region).saturating_sub(offset);
+        let size = size.map_or(whole, |size| size.0);
+        let touch = Touch { kind, size, count: 0, stride: LINE, pattern };
+        let region = self.object(ObjectKind::Region, region);
+        let access = RegionAccess { region, offset, touch, work: Some((work, percent)) };
+        Insn::ComputeIn(push(&mut self.out.tables.accesses, access))
+    }
+
+    fn touch(&mut self, arg: &BufferArg) -> Insn {
+        let Some(name) = &arg.region else {
+            return Insn::Touch(push(&mut self.out.tables.touches, arg.touch(0)));
+        };
+        let touch = arg.touch(self.region_size(name).saturating_sub(arg.offset));
+        let region = self.object(ObjectKind::Region, name);
+        let access = RegionAccess { region, offset: arg.offset, touch, work: None };
+        Insn::TouchIn(push(&mut self.out.tables.accesses, access))
+    }
+
+    /// Returns the size of the region that an op names. `compile::region` has refused unknown
+    /// names.
+    fn region_size(&self, name: &str) -> u64 {
+        super::region::declaration(self.program, name).map_or(0, |def| def.size.0)
     }
 
     fn wait(&mut self, cond: &str, mutex: &str) -> Insn {

@@ -146,6 +146,125 @@ fn mistakes_are_refused_with_their_line() {
     assert!(refused.starts_with("t.json:3:14: "), "{refused}");
 }
 
+const USER: &str = "[[thread]]\nname = 'a'\nops = [{ touch = { region = 'heap' } }]\n";
+
+#[test]
+fn mistakes_in_regions_are_refused_with_their_line() {
+    let heap = |keys: &str| format!("{USER}[[region]]\nname = 'heap'\n{keys}\n");
+    let user = |op: &str| format!("{}\n[[region]]\nname = 'heap'\nsize = 8192\n", with_ops(op));
+    let cases = [
+        (USER.to_owned(), "t.toml:3:8: region \"heap\" does not exist"),
+        (
+            heap("size = 1") + "[[region]]\nname = 'heap'\nsize = 1",
+            "t.toml:7:1: region \"heap\": is declared twice",
+        ),
+        (heap("size = 0"), "t.toml:4:1: region \"heap\": its size is from 1 byte to 1 TiB"),
+        (heap("size = '2000GiB'"), "its size is from 1 byte to 1 TiB"),
+        (heap("size = 1\nmerge = 20"), "merge needs small pages"),
+        (heap("size = 1\nmerge = 101"), "merge is a percentage"),
+        (heap("size = 1\nhuge = true\nof = 'all'"), "huge pages are for private memory"),
+        (heap("size = 1\nmerge = 1\nof = 'all'"), "merge is for private memory"),
+        (
+            user("{ touch = { region = 'heap', offset = 4096, size = 4097 } }"),
+            "t.toml:4:8: accesses bytes 4096 to 8193 of region \"heap\", which has 8192 bytes",
+        ),
+        (user("{ touch = { region = 'heap', offset = 8192 } }"), "bytes 8192 to 8193 of region"),
+        (user("{ touch = { region = 'heap', size = 0 } }"), "accesses bytes 0 to 0"),
+        (user("{ touch = { kind = 'read' } }"), "it needs a size or a region"),
+        (user("{ touch = { size = 1, offset = 1 } }"), "an offset without a region"),
+        (
+            user("{ compute = { work = '1ms', region = 'heap', memory = 0 } }"),
+            "memory is a percentage from 1 to 100",
+        ),
+        (
+            user("{ compute = { work = '1ms', region = 'heap', memory = 101 } }"),
+            "memory is a percentage from 1 to 100",
+        ),
+        (
+            "[[cgroup]]\npath = '/a'\nmems = '0'\n[[cgroup]]\npath = '/b'\nmems = '1'\n".to_owned()
+                + "[[region]]\nname = 'r'\nsize = 1\n[[thread]]\nname = 't'\ncgroup = '/a'\n"
+                + "ops = [{ touch = { region = 'r' } }, { move_cgroup = '/b' }]",
+            "t.toml:13:38: a thread that uses regions moves to a cgroup with other mems",
+        ),
+    ];
+    for (text, expected) in cases {
+        let message = error(&text);
+        assert!(message.contains(expected), "{text}: {message}");
+    }
+    let bad = [
+        ("size = '1GB'", "t.toml:6:8: \"1GB\" is not a size: write a number and KiB, MiB or GiB"),
+        ("size = -1", "is not a size"),
+        ("size = 1\npolicy = 'near'", "t.toml:7:10: unknown variant `near`"),
+        ("size = 1\npolicy = { bind = 'x' }", "t.toml:7:10: \"x\" is not a list of nodes"),
+        ("size = 1\nof = 'some'", "unknown variant `some`"),
+    ];
+    for (keys, expected) in bad {
+        let message = from_toml("t.toml", &heap(keys)).unwrap_err().to_string();
+        assert!(message.contains(expected), "{keys}: {message}");
+    }
+    let compute = with_ops("{ compute = { work = 'x', region = 'heap', memory = 40 } }");
+    let message = from_toml("t.toml", &compute).unwrap_err().to_string();
+    assert!(message.contains("t.toml:4:29: \"x\" is not a time"), "{message}");
+}
+
+/// Rules that depend on the machine: a node that does not exist or has no memory, too little room,
+/// cpusets that exclude a region.
+#[test]
+fn regions_must_fit_the_machine() {
+    let nodes = [2 << 30, 0, 1 << 30].map(|memory_bytes| NodeInfo { memory_bytes });
+    let checked = |text: &str| {
+        let program = from_toml("t.toml", text).unwrap();
+        check(&program).unwrap_or_else(|e| panic!("{text}: {e}"));
+        check_nodes(&program, &nodes).map_err(|e| e.to_string())
+    };
+    let heap = |keys: &str| format!("{USER}[[region]]\nname = 'heap'\n{keys}\n");
+    let good = [
+        heap("size = '3GiB'"),
+        heap("size = '1GiB'\npolicy = { bind = '2' }\npopulate = '0,2'"),
+        heap("size = '1GiB'\nof = 'all'\npolicy = { interleave = '0,2' }"),
+    ];
+    for text in &good {
+        checked(text).unwrap();
+    }
+    let group = |mems: &str, keys: &str| {
+        format!(
+            "[[cgroup]]\npath = '/a'\nmems = '{mems}'\n[[thread]]\nname = 'a'\ncgroup = '/a/b'\n\
+             ops = [{{ touch = {{ region = 'heap' }} }}]\n[[region]]\nname = 'heap'\n{keys}"
+        )
+    };
+    checked(&group("2", "size = 1\npolicy = { bind = '0,2' }")).unwrap();
+    let cases = [
+        (
+            heap("size = 1\npolicy = { preferred = 3 }"),
+            "t.toml:4:1: the policy of region \"heap\" names node 3; nodes with memory are 0, 2",
+        ),
+        (heap("size = 1\npopulate = '1'"), "populate of region \"heap\" names node 1"),
+        (
+            heap("size = '2GiB'\npolicy = { bind = '2' }"),
+            "region \"heap\" has 2 GiB; the nodes that it is bound to (2) have 1 GiB",
+        ),
+        (heap("size = '4GiB'"), "the regions of the start have 4 GiB; the machine has 3 GiB"),
+        (
+            heap("size = '2GiB'").replace("name = 'a'", "name = 'a'\ninstances = 2"),
+            "the regions of the start have 4 GiB",
+        ),
+        (group("1", "size = 1"), "t.toml:1:1: mems of cgroup /a names node 1"),
+        (
+            group("2", "size = 1\npolicy = { bind = '0' }"),
+            "t.toml:4:1: thread \"a\" is in cgroup /a/b, whose mems (2) exclude every node that \
+             region \"heap\" (t.toml:8:1) names",
+        ),
+        (group("2", "size = 1\npopulate = '0'"), "exclude every node"),
+    ];
+    for (text, expected) in cases {
+        let message = checked(&text).unwrap_err();
+        assert!(message.contains(expected), "{text}: {message}");
+    }
+    // Threads of one process share the region.
+    let shared = "name = 'a'\ninstances = 2\nprocess = 'p'";
+    checked(&heap("size = '2GiB'").replace("name = 'a'", shared)).unwrap();
+}
+
 #[test]
 fn mistakes_outside_the_ops_are_refused() {
     let thread = "[[thread]]\nname = 'a'\nops = ['yield']\n";

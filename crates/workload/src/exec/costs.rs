@@ -5,8 +5,11 @@
 //! Owns: the names of these costs. Does not: own their values, which come from the machine's cost
 //! table. All values are 0 by default, which makes tests exact.
 
+use scxlab_kernel::behavior::{Access, Order, RegionId};
+use scxlab_kernel::memory::PAGE_BYTES;
 use scxlab_machine::id::Nanos;
 
+use crate::compile::insn::RegionAccess;
 use crate::program::{Pattern, PipeKind, Touch, TouchKind};
 
 macro_rules! costs {
@@ -106,6 +109,41 @@ impl SyscallCosts {
         let rate =
             if touch.kind == TouchKind::Read { self.mem_read_kib } else { self.mem_write_kib };
         per_kib(rate, bytes)
+    }
+}
+
+impl SyscallCosts {
+    /// Returns the accesses to a region in the kernel's form.
+    pub(super) fn access(&self, access: &RegionAccess, region: RegionId) -> Access {
+        let RegionAccess { offset, touch, work, .. } = access;
+        let first_page = offset / PAGE_BYTES;
+        let pages = (offset + touch.size).div_ceil(PAGE_BYTES) - first_page;
+        let permille = work.map_or(1000, |(_, percent)| percent * 10);
+        let write = touch.kind == TouchKind::Write;
+        let random = touch.kind == TouchKind::Chase || touch.pattern == Pattern::Random;
+        let rate = if write { self.mem_write_kib } else { self.mem_read_kib };
+        // Memory time in 1/1024 ns from one access (random) or page (sequential) to the next. The
+        // bytes of an access are at most a line, also if the stride is longer.
+        let (time, bytes_per_us) = if random {
+            (self.mem_access.saturating_mul(1024), LINE * 1000 / self.mem_access.max(1))
+        } else {
+            let per_page = u128::from(rate * touch.stride.min(LINE) * PAGE_BYTES);
+            let time = per_page / u128::from(touch.stride.max(1));
+            (u64::try_from(time).unwrap_or(u64::MAX), 1024 * 1000 / rate.max(1))
+        };
+        Access {
+            region,
+            first_page,
+            pages,
+            order: match random {
+                true => Order::Random,
+                false => Order::Sequential { resume: work.is_some() },
+            },
+            write,
+            memory_permille: permille,
+            period: (time.saturating_mul(1000) / permille).max(1),
+            traffic: bytes_per_us * if write { 2 } else { 1 },
+        }
     }
 }
 

@@ -28,6 +28,7 @@ impl Executor {
                 let work = self.touch_costs[index as usize];
                 if work == 0 { Flow::Next } else { Flow::Yield(TaskStep::Compute { work }) }
             }
+            Insn::TouchIn(index) | Insn::ComputeIn(index) => self.access_region(sys, t, index),
             Insn::Delay(length) => {
                 let time_zero = &mut self.threads[t].time_zero;
                 *time_zero = time_zero.saturating_add(length);
@@ -85,6 +86,7 @@ impl Executor {
             }
             Insn::Exec => {
                 sys.charge(self.costs.exec);
+                self.remap_regions(sys, t);
                 return Flow::Yield(TaskStep::Exec);
             }
             Insn::Yield => {
@@ -176,6 +178,7 @@ impl Executor {
 
     fn exit(&mut self, sys: &mut dyn Sys, t: usize) -> Flow {
         sys.charge(self.costs.exit);
+        self.unmap_regions(sys, t);
         let thread = &mut self.threads[t];
         let (task, parent) = (thread.task, thread.parent);
         thread.serial = 0;

@@ -113,7 +113,7 @@ impl Thread {
 
 /// Returns `work`, made longer or shorter by up to `permille` thousandths.
 #[cold]
-fn noisy(work: Nanos, permille: u32, sys: &mut dyn Sys, task: TaskId) -> Nanos {
+pub(super) fn noisy(work: Nanos, permille: u32, sys: &mut dyn Sys, task: TaskId) -> Nanos {
     let noise = u64::from(permille.min(999));
     let draw = sys.random("workload.compute_noise", task);
     let permille = 1000 - noise + draw % (2 * noise + 1);

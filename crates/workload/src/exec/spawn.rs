@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use scxlab_kernel::behavior::{CgroupSpec, Sys, TaskSpec};
 use scxlab_machine::cpumask::CpuMask;
-use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+use scxlab_machine::id::{CgroupId, CpuId, Nanos, NodeId, TaskId};
 
 use super::pipe::Pipe;
 use super::spin::{SpinBarrier, SpinLock};
@@ -42,6 +42,12 @@ impl Executor {
                 let cpus = CpuMask::of(sys.nr_cpus() as usize, cpus);
                 if let Err(error) = sys.set_cpuset(id, Some(&cpus)) {
                     self.fault(sys.now(), def.path.clone(), "cpuset.cpus", error);
+                }
+            }
+            if let Some(mems) = &def.mems {
+                let mems: Vec<NodeId> = mems.0.iter().map(NodeId).collect();
+                if let Err(error) = sys.set_mems(id, Some(&mems)) {
+                    self.fault(sys.now(), def.path.clone(), "cpuset.mems", error);
                 }
             }
             for (name, value) in &def.xattrs {
@@ -177,6 +183,7 @@ impl Executor {
             ..thread
         });
         self.adopt(task, t, process);
+        self.map_regions(sys, t as usize);
         self.made += 1;
         self.made_of[template] += 1;
         self.live += 1;
@@ -277,6 +284,7 @@ impl Executor {
             last_pass_at: NEVER,
             loops: vec![0; t.nr_loops.into()].into(),
             timers: vec![TimerState::default(); t.nr_own_timers.into()].into(),
+            accesses: Box::default(),
             binding,
             cgroup: CgroupId(0),
             process: None,

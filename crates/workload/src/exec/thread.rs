@@ -3,6 +3,7 @@
 //!
 //! Owns: the thread's position in the program, and the object that the thread waits for.
 
+use scxlab_kernel::behavior::AccessId;
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 
 use super::stats::{Pending, Phase};
@@ -54,6 +55,9 @@ pub(super) struct Thread {
     pub timers: Box<[TimerState]>,
     /// Indices of the objects that belong to this instance, in the order of `Template::slots`.
     pub binding: Box<[u32]>,
+    /// The thread's accesses to regions, in the order of `Template::accesses`; None for an access
+    /// whose region the kernel refused.
+    pub accesses: Box<[Option<AccessId>]>,
     /// Start of the first periods of the thread's timers: its start offset, or the time of its
     /// fork, plus its delay.
     pub time_zero: Nanos,

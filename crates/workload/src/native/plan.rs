@@ -17,7 +17,7 @@ use super::sys::{self, Mask};
 use crate::compile::insn::{Insn, ObjectKind, ObjectRef, Xattr};
 use crate::compile::{self, Compiled};
 use crate::error::WorkloadError;
-use crate::program::{CpuList, PipeDef, PipeKind, Program, names};
+use crate::program::{CpuList, Part, PipeDef, PipeKind, Program, names};
 
 /// Number of instances of a forked thread template, beyond its instances at the start, for which
 /// the run prepares object names with `{i}`.
@@ -364,6 +364,19 @@ fn barrier_of(insn: &Insn) -> Option<(ObjectKind, ObjectRef)> {
         Insn::Barrier(res) => Some((ObjectKind::Barrier, res)),
         Insn::SpinBarrier(res) => Some((ObjectKind::SpinBarrier, res)),
         _ => None,
+    }
+}
+
+/// Refuses regions and `cpuset.mems`, which real threads do not use yet.
+pub fn simulated_only(program: &Program) -> Result<(), WorkloadError> {
+    let region = (!program.regions.is_empty()).then_some(Part::Entry("region", 0));
+    let mems = program.cgroups.iter().position(|def| def.mems.is_some());
+    match region.or(mems.map(|i| Part::Entry("cgroup", i))) {
+        None => Ok(()),
+        Some(part) => Err(WorkloadError::Invalid {
+            at: program.place(part),
+            problem: "regions and cpuset.mems are simulated only; --on sim runs them".to_owned(),
+        }),
     }
 }
 

@@ -38,11 +38,12 @@ fn header(out: &mut String, program: &Program) {
             out,
             0,
             &format!(
-                "cgroup {} weight={} max={quota}/{}{}{}",
+                "cgroup {} weight={} max={quota}/{}{}{}{}",
                 c.path,
                 c.weight,
                 c.period,
                 c.cpus.as_ref().map_or(String::new(), |l| format!(" cpus={l}")),
+                c.mems.as_ref().map_or(String::new(), |l| format!(" mems={l}")),
                 c.xattrs.iter().map(|(n, v)| format!(" {n}={v}")).collect::<String>(),
             ),
         );
@@ -52,6 +53,16 @@ fn header(out: &mut String, program: &Program) {
     }
     for s in &program.semaphores {
         line(out, 0, &format!("semaphore {} value={}", s.name, s.value));
+    }
+    for r in &program.regions {
+        let how = format!("{:?} {:?}", r.of, r.policy).to_lowercase();
+        let populate = r.populate.as_ref().map_or(String::new(), |l| format!(" populate={l}"));
+        let huge = if r.is_huge() { " huge" } else { "" };
+        line(
+            out,
+            0,
+            &format!("region {} {} {how}{populate}{huge} merge={}", r.name, r.size, r.merge),
+        );
     }
     for p in &program.pipes {
         let kind = format!("{:?}", p.kind).to_lowercase();

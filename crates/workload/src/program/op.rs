@@ -9,8 +9,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::TimeSpan;
 use super::arg::*;
-use super::{TimeSpan, Touch};
+use super::work::{Buffer, Work};
+
 /// Declaration of an op, in the words in which docs/reference/workload.md describes it.
 #[derive(Debug)]
 pub struct OpDecl {
@@ -134,16 +136,6 @@ macro_rules! ops {
 }
 
 kinds! {
-    Buffer(Touch): "table: `size` (bytes, at most 1 TiB); `kind` (`read`, `write`, or `chase`: each \
-        access depends on the one before it; default `write`); `count` (accesses; default: one per \
-        stride of the size); `stride` (bytes between accesses; default 64); `pattern` \
-        (`sequential` or `random`; default `sequential`)",
-        "{ size = 65536, kind = \"read\" }",
-        |touch| {
-            within(touch.stride != 0, "a stride of 0")?;
-            within(touch.size.max(touch.count) <= MAX_BYTES, "more than 1 TiB")
-        },
-        |_, touch| touch_text(touch);
     /// Names of the pipes that one op watches.
     Pipes(Vec<String>): "names of 1 to 64 pipes", "[\"p{i}\", \"q\"]",
         |pipes| {
@@ -156,16 +148,13 @@ kinds! {
         |_, span| span.map_or(String::new(), |span| format!("timeout={span}"));
 }
 
-fn touch_text(t: &Touch) -> String {
-    let Touch { kind, pattern, size, count, stride } = t;
-    format!("{kind:?} {pattern:?} size={size} count={count} stride={stride}").to_lowercase()
-}
-
 ops! {
     /// Computes for this long. The time is work at reference speed: a slow CPU, a busy SMT sibling
-    /// or a cold cache make it last longer.
-    "compute" = Compute(work: Span),
-        native: "A loop that touches no memory, calibrated once per run.";
+    /// or a cold cache make it last longer. With a region, a part of the work is access to memory,
+    /// which takes longer if the memory is remote or its node's bandwidth is in demand.
+    "compute" = Compute(work: Work),
+        native: "A loop that touches no memory, calibrated once per run. With a region: refused.",
+        refused: "if the region does not exist, or is smaller than `offset` and `size` say.";
 
     /// Uses this much CPU time, independent of the CPU's speed.
     "compute_wall" = ComputeWall(time: Span),
@@ -270,10 +259,13 @@ ops! {
     "spin_barrier" = SpinBarrier(barrier: SpinBarrier);
 
     /// Accesses memory, in one or more passes over a buffer of the thread's own. The costs are the
-    /// machine's: by bytes in sequence, by accesses in random order or along a linked list.
+    /// machine's: by bytes in sequence, by accesses in random order or along a linked list. With a
+    /// region, the first access to a page places it, and the accesses take longer if the memory is
+    /// remote or its node's bandwidth is in demand.
     "touch" = Touch(buffer: Buffer),
         native: "Real accesses to a private mapping of the largest size that the template touches, \
-                 with all pages present before the start.";
+                 with all pages present before the start. With a region: refused.",
+        refused: "if the region does not exist, or is smaller than `offset` and `size` say.";
 
     /// Waits for a device: its latency and the transfer.
     "io" = Io {

@@ -88,7 +88,7 @@ impl TaskReader<'_> {
     ) -> Result<(), WorkloadError> {
         let Member { key, pos, node } = member;
         let op = match event {
-            RtappEvent::Run => Op::Compute(TimeSpan(src.micros(key, node)?)),
+            RtappEvent::Run => Op::Compute(TimeSpan(src.micros(key, node)?).into()),
             RtappEvent::Runtime => Op::ComputeWall(TimeSpan(src.micros(key, node)?)),
             RtappEvent::Sleep => Op::Sleep(TimeSpan(src.micros(key, node)?)),
             RtappEvent::Mem => self.mem(src, key, node)?,
@@ -173,7 +173,7 @@ impl TaskReader<'_> {
         let size = src.int(key, node, 0, 1 << 40)?.unsigned_abs();
         self.footprint = self.footprint.max(size.min(self.context.global.mem_buffer_size));
         let (kind, pattern) = (TouchKind::Write, Pattern::Sequential);
-        Ok(Op::Touch(Touch { kind, size, count: 0, stride: 64, pattern }))
+        Ok(Op::Touch(Touch { kind, size, count: 0, stride: 64, pattern }.into()))
     }
 
     fn memrun(&mut self, src: &Source<'_>, key: &str, node: &Node) -> Result<Op, WorkloadError> {
@@ -197,7 +197,7 @@ impl TaskReader<'_> {
             pattern: choice(src, members, "pattern", &patterns)?,
         };
         self.footprint = self.footprint.max(touch.size);
-        Ok(Op::Touch(touch))
+        Ok(Op::Touch(touch.into()))
     }
 
     /// Parses `iorun`. A write to a device takes device time; a write to /dev/null takes none.

@@ -152,7 +152,7 @@ pub fn body(
         let target = target.unwrap_or_else(|| name.clone());
         match kind {
             ResourceType::Mutex => usage.mutexes(&name, ops),
-            ResourceType::Run => ops.push(Op::Compute(TimeSpan(usage.duration))),
+            ResourceType::Run => ops.push(Op::Compute(TimeSpan(usage.duration).into())),
             ResourceType::Sleep => ops.push(Op::Sleep(TimeSpan(usage.duration))),
             ResourceType::Wait => usage.waiting(&name, None, ops),
             ResourceType::Sync => usage.waiting(&target, Some(Op::Signal(target.clone())), ops),
@@ -165,7 +165,7 @@ pub fn body(
         }
     }
     let rest = times.exec.saturating_sub(spent);
-    ops.push(Op::Compute(TimeSpan(rest)));
+    ops.push(Op::Compute(TimeSpan(rest).into()));
     let sleeps = get(members, "sleep").map(|m| src.bool("sleep", &m.node)).transpose()?;
     if let (Some(period), true) = (times.period, sleeps.unwrap_or(true)) {
         let (name, mode) = ("unique period".to_owned(), TimerMode::Absolute);
@@ -227,7 +227,7 @@ impl Usage {
             }
         }
         ops.extend(all.iter().map(|m| Op::Lock((*m).clone())));
-        ops.push(Op::Compute(TimeSpan(self.duration)));
+        ops.push(Op::Compute(TimeSpan(self.duration).into()));
         ops.extend(all.iter().rev().map(|m| Op::Unlock((*m).clone())));
     }
 

@@ -108,3 +108,17 @@ fn comms_are_cut() {
     assert_eq!(&comm("abc")[..4], b"abc\0");
     assert_eq!(&comm("0123456789abcdefgh"), b"0123456789abcde\0");
 }
+
+/// Real threads have no regions yet, so a program with one is refused with its line.
+#[test]
+fn regions_are_refused() {
+    let thread = "[[thread]]\nname = 'a'\nops = ['yield']\n";
+    let refused = |more: &str| {
+        let program = crate::load("t.toml", &format!("{thread}{more}")).unwrap();
+        simulated_only(&program).unwrap_err().to_string()
+    };
+    let message = "regions and cpuset.mems are simulated only; --on sim runs them";
+    assert_eq!(refused("[[region]]\nname = 'r'\nsize = 1"), format!("t.toml:4:1: {message}"));
+    assert_eq!(refused("[[cgroup]]\npath = '/a'\nmems = '0'"), format!("t.toml:4:1: {message}"));
+    assert_eq!(simulated_only(&crate::load("t.toml", thread).unwrap()), Ok(()));
+}
