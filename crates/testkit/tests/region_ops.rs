@@ -222,3 +222,26 @@ fn the_same_seed_gives_the_same_run() {
     assert_eq!(hash(1), hash(1));
     assert_ne!(hash(1), hash(2));
 }
+
+/// The ready workloads show in one run what memory does: a heap on another node makes every access
+/// remote and costs throughput; streams are limited by a small node, and by the link after they
+/// have moved away from their memory.
+#[test]
+fn ready_workloads_show_their_mechanism() {
+    let far = include_str!("../../../workloads/numa-far.toml");
+    let near = far.replace("populate = \"1\"", "populate = \"0\"");
+    let (far, near) = (run("2n4c1t", far, 200), run("2n4c1t", &near, 200));
+    let remote = |k: &Kernel| k.memory.as_ref().unwrap().stats.remote_accesses();
+    assert_eq!((remote(&far), remote(&near)), (accesses(&far), 0));
+    assert!(work(&far) * 4 < work(&near) * 3, "{} {}", work(&far), work(&near));
+
+    let stream = include_str!("../../../workloads/stream.toml");
+    let small = |m: &mut Machine| {
+        m.costs.memory.bandwidth_mb_s = 10_000;
+        m.costs.memory.link_mb_s = 2_000;
+    };
+    let (wide, narrow) = (run("2n4c1t", stream, 2000), run_on("2n4c1t", small, stream, 2000));
+    assert!(remote(&wide) > 0, "the threads of node 1 move to node 0");
+    assert!(work(&narrow) * 3 < work(&wide) * 2, "{} {}", work(&narrow), work(&wide));
+    assert_eq!(pages(&wide).iter().map(|r| r.pages[1]).sum::<u64>(), 4 * 65_536);
+}
