@@ -107,7 +107,9 @@ fn memory(machine: &Machine) -> String {
     }
     let mut matrix = |title: &str, value: &dyn Fn(NodeId, NodeId) -> Option<u64>| {
         let _ = write!(text, "\n{title}; row: node of the CPU, column: node of the memory\n      ");
-        nodes().for_each(|to| drop(write!(text, "{:>8}", to.0)));
+        for to in nodes() {
+            let _ = write!(text, "{:>8}", to.0);
+        }
         text.push('\n');
         for from in nodes() {
             let _ = write!(text, "{:>6}", from.0);
