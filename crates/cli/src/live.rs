@@ -21,6 +21,7 @@ use scxlab_live::trace::Recording;
 use scxlab_machine::Machine;
 use scxlab_vm::guest::{self, Guest};
 use scxlab_vm::{Accel, GuestFile, Need, VmSpec};
+use scxlab_workload::{NodeInfo, compile};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{AccelArg, On, VmOptions};
@@ -79,8 +80,8 @@ pub fn runs(
     let LiveRequest { session, trace_buffer } = *request;
     let duration = session.duration.or(session.workload.duration()).or(session.cap);
     let mut workload = session.workload.clone();
-    if let Workload::Program(program) = &workload {
-        scxlab_workload::native::simulated_only(program)?;
+    if let (Workload::Program(program), On::Vm) = (&workload, on) {
+        compile::check_nodes(program, &nodes_of_guest(&session.machine))?;
     }
     if let (Workload::Command(words), On::Vm) = (&mut workload, on)
         && let Some(program) = words.first_mut()
@@ -113,6 +114,13 @@ pub fn runs(
         }
         _ => Err(unexpected()),
     }
+}
+
+/// Returns the nodes of a guest, as far as they are known before its boot: their numbers. The guest
+/// checks sizes again, against the memory that its nodes have.
+fn nodes_of_guest(machine: &Machine) -> Vec<NodeInfo> {
+    let any = NodeInfo { memory_bytes: 1 << 50 };
+    vec![any; machine.topology.nodes().len()]
 }
 
 /// A guest's maximum wall time is `PATIENCE` for its boot and its end and, for each run,
@@ -189,7 +197,8 @@ fn in_vm(
     let (kernel, config) = vm::kernel(options.kernel.as_deref())?;
     let mut spec = VmSpec::new(&machine.topology, &kernel);
     spec.memory_mib = options.memory;
-    spec.extra_mib = job.trace_mib();
+    // The guest's nodes have equal parts of its memory, and any of them may get all regions.
+    spec.extra_mib = job.trace_mib() + job.region_mib() * machine.topology.nodes().len() as u64;
     spec.kernel_args = options.kernel_args.as_deref().unwrap_or_default();
     spec.accel = accel(options.accel);
     spec.needs = Need::sched_ext();

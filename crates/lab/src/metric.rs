@@ -228,7 +228,7 @@ metrics! {
     "memory" {
         "pages of the workload's regions on the node, at the end of the run or of their owner; only \
          with regions, as the other metrics of memory",
-        "-" =>
+        "the same, as `move_pages` tells; absent if a process with regions was killed" =>
             MEMORY_NODE_PAGES = metric("memory_node<n>_pages", Unit::One);
         "cache lines that tasks fetched from regions; those from another node than the CPU's",
         "-" =>

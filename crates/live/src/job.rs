@@ -17,8 +17,7 @@ use scxlab_lab::run::Run;
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 use scxlab_machine::topology::sysfs::SysfsReader;
-use scxlab_workload::Perturb;
-use scxlab_workload::native;
+use scxlab_workload::{Perturb, compile, native};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::RunningKernel;
@@ -152,6 +151,16 @@ impl Job {
         match &self.task {
             JobTask::Runs { trace: Some(bytes), schedulers, .. } => {
                 (u64::from(*bytes) >> 20) * (1 + 2 * schedulers.len() as u64)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Returns the size of the workload's regions of memory, in MiB.
+    pub fn region_mib(&self) -> u64 {
+        match &self.task {
+            JobTask::Runs { workload: Workload::Program(program), .. } => {
+                compile::region_bytes(program).div_ceil(1 << 20)
             }
             _ => 0,
         }

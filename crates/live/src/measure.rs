@@ -9,12 +9,14 @@ use std::collections::HashMap;
 
 use scxlab_lab::counters::Counters;
 use scxlab_lab::metric::{self, MetricTable};
-use scxlab_lab::run::{CgroupResult, Exit, StopKind, StopReason, TaskResult, TraceCounts};
+use scxlab_lab::run::{
+    CgroupResult, Exit, RegionResult, StopKind, StopReason, TaskResult, TraceCounts,
+};
 use scxlab_lab::shares::{CgroupTime, shares};
 use scxlab_machine::id::CpuId;
 use scxlab_machine::topology::{Distance, Topology};
-use scxlab_workload::Program;
 use scxlab_workload::native::{NativeReport, NativeStop, NativeTask};
+use scxlab_workload::{Program, RegionPages};
 
 use crate::probe::{ProbeData, TaskSum};
 use crate::scheduler::OpCost;
@@ -82,8 +84,31 @@ impl Measured<'_> {
             t.count(&metric::VERIFIER_INSNS, self.verified.iter().sum());
             t.count(&metric::VERIFIER_INSNS_MAX, *max);
         }
+        self.memory(&mut t);
         self.counters.put(&mut t);
         t
+    }
+
+    /// Adds the pages of each node, if all regions were counted.
+    fn memory(&self, t: &mut MetricTable) {
+        let regions = self.regions();
+        let nodes = regions.first().map_or(0, |region| region.pages.len());
+        for n in 0..if self.report.uncounted == 0 { nodes } else { 0 } {
+            let pages = regions.iter().map(|region| region.pages[n]).sum();
+            t.count_part(&metric::MEMORY_NODE_PAGES, n, pages);
+        }
+    }
+
+    /// Returns where the pages of each region lay when its owner ended.
+    pub fn regions(&self) -> Vec<RegionResult> {
+        let known = self.topology.nodes().len();
+        let used = self.report.regions.iter().map(|region| region.pages.len()).max().unwrap_or(0);
+        let result = |region: &RegionPages| {
+            let RegionPages { owner, region, mut pages } = region.clone();
+            pages.resize(known.max(used), 0);
+            RegionResult { owner, region, pages }
+        };
+        self.report.regions.iter().map(result).collect()
     }
 
     fn switches(&self, t: &mut MetricTable) {

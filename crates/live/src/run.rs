@@ -71,6 +71,8 @@ fn of_command(report: CommandReport) -> NativeReport {
         tasks: Vec::new(),
         templates: Vec::new(),
         unlisted: Unlisted { work_units: report.work_units(), ..Unlisted::default() },
+        regions: Vec::new(),
+        uncounted: 0,
         errors: Vec::new(),
         nr_errors: 0,
         notes,
@@ -156,7 +158,7 @@ pub fn run(
         metrics: measured.metrics().into_values(),
         tasks: measured.tasks(),
         cgroups: measured.cgroups(&program),
-        memory: Vec::new(),
+        memory: measured.regions(),
         notes: measured.notes(&program, &exit, &notes),
         exit,
     };

@@ -106,6 +106,11 @@ pub fn check_nodes(program: &Program, nodes: &[NodeInfo]) -> Result<(), Workload
     region::check_nodes(program, nodes)
 }
 
+/// Returns the size in bytes of the regions of all threads that exist at the start.
+pub fn region_bytes(program: &Program) -> u64 {
+    u64::try_from(region::bytes_of_start(program)).unwrap_or(u64::MAX)
+}
+
 /// A node of the machine, as far as programs depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeInfo {

@@ -34,8 +34,10 @@ mod command;
 mod director;
 mod error;
 mod memory;
+mod nodes;
 mod pipe;
 mod plan;
+mod region;
 mod report;
 mod sample;
 mod shared;
@@ -49,7 +51,6 @@ mod worker;
 pub use cgroup::find_mount as cgroup_mount;
 pub use command::{CommandReport, CommandStatus, Usage, run_command};
 pub use error::{NativeError, OpError, RefusedCallKind, SetupError};
-pub use plan::simulated_only;
 pub use report::{
     Calibration, NativeReport, NativeStop, NativeTask, PhaseTotals, TaskEnd, Unlisted,
 };
@@ -146,7 +147,6 @@ fn continue_after_exec(fd: i32, index: u32) {
 /// Runs a program to its end. The calling process may have other threads; the calling thread
 /// blocks.
 pub fn run(program: &Program, config: &NativeConfig) -> Result<NativeReport, NativeError> {
-    simulated_only(program)?;
     let compiled = compile::compile(program)?;
     if program.threads.iter().all(|t| t.instances == 0) {
         return Err(WorkloadError::NoThreads { program: program.name.clone() }.into());
@@ -155,6 +155,7 @@ pub fn run(program: &Program, config: &NativeConfig) -> Result<NativeReport, Nat
         true => None,
         false => Some(cgroup_place(config.cgroup_root.as_deref())?),
     };
+    nodes::check(program)?;
     let plan = make_plan(program, config, cgroups)?;
     // Checks the plan here, where the error has its own type; the director could report it only as
     // text.

@@ -11,6 +11,7 @@ mod native {
     pub mod command;
     pub mod ends;
     pub mod kernel;
+    pub mod memory;
     pub mod sync;
 }
 
@@ -27,6 +28,7 @@ fn main() {
         native::basics::TESTS,
         native::sync::TESTS,
         native::kernel::TESTS,
+        native::memory::TESTS,
         native::ends::TESTS,
         native::cgroups::TESTS,
         native::command::TESTS,

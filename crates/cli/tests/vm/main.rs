@@ -12,6 +12,7 @@ mod bench;
 mod conform;
 mod conserve;
 mod ejections;
+mod memory;
 mod refusals;
 #[path = "../end_to_end/schema.rs"]
 mod schema;

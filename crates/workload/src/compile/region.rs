@@ -204,6 +204,19 @@ fn cpusets(program: &Program) -> Checked {
 
 /// Refuses regions of the start that are larger than all memory together.
 fn all_regions(program: &Program, nodes: &[NodeInfo]) -> Checked {
+    let wanted = bytes_of_start(program);
+    let room: u128 = nodes.iter().map(|node| u128::from(node.memory_bytes)).sum();
+    if wanted <= room {
+        return Ok(());
+    }
+    let (wanted, room) = (wanted.min(u64::MAX.into()) as u64, room.min(u64::MAX.into()) as u64);
+    let problem =
+        format!("the regions of the start have {}; the machine has {}", gib(wanted), gib(room));
+    invalid(program.place(Part::Entry("region", 0)), problem)
+}
+
+/// Returns the size of the regions of all threads that exist at the start.
+pub(super) fn bytes_of_start(program: &Program) -> u128 {
     let mut owners: BTreeMap<usize, BTreeSet<String>> = BTreeMap::new();
     for (thread, template) in program.threads.iter().enumerate() {
         let mut used: Vec<(usize, &str)> = Vec::new();
@@ -228,15 +241,7 @@ fn all_regions(program: &Program, nodes: &[NodeInfo]) -> Checked {
     let bytes = |(i, owners): (&usize, &BTreeSet<String>)| {
         u128::from(program.regions[*i].size.0) * owners.len() as u128
     };
-    let wanted: u128 = owners.iter().map(bytes).sum();
-    let room: u128 = nodes.iter().map(|node| u128::from(node.memory_bytes)).sum();
-    if wanted <= room {
-        return Ok(());
-    }
-    let (wanted, room) = (wanted.min(u64::MAX.into()) as u64, room.min(u64::MAX.into()) as u64);
-    let problem =
-        format!("the regions of the start have {}; the machine has {}", gib(wanted), gib(room));
-    invalid(program.place(Part::Entry("region", 0)), problem)
+    owners.iter().map(bytes).sum()
 }
 
 /// Formats a size in the largest unit of which it has at least one, rounded down.

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use scxlab_kernel::behavior::{AccessId, MemPolicy, RegionId, RegionSpec, Sys, TaskStep};
 use scxlab_kernel::memory::{Memory, PAGE_BYTES};
 use scxlab_machine::id::NodeId;
+use serde::{Deserialize, Serialize};
 
 use super::run::noisy;
 use super::{Executor, Flow};
@@ -43,7 +44,7 @@ struct Living {
 }
 
 /// Where the pages of one region lie, or lay when its owner ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionPages {
     /// Name of the process, or of the thread if the region is the thread's or the process has no
     /// name; empty for a region that all share.

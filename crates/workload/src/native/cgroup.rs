@@ -195,6 +195,9 @@ fn limit(path: &Path, def: &CgroupDef) -> Result<(), SetupError> {
     for (name, value) in &def.xattrs {
         set_xattr(path, name, value)?;
     }
+    if let Some(mems) = &def.mems {
+        write(path, "cpuset.mems", &mems.to_string())?;
+    }
     match &def.cpus {
         Some(cpus) => write(path, "cpuset.cpus", &cpus.to_string()),
         None => Ok(()),

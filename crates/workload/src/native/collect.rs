@@ -10,6 +10,7 @@ use scxlab_machine::id::Nanos;
 
 use super::error::{OpError, RefusedCallKind};
 use super::plan::Tables;
+use super::region;
 use super::report::{
     Calibration, NativeReport, NativeStop, NativeTask, PhaseTotals, TaskEnd, Unlisted,
 };
@@ -35,6 +36,14 @@ pub fn report(
     let mut tasks: Vec<(u32, NativeTask)> =
         filled.map(|slot| (slot.who.made.load(Relaxed), task(tables, slot))).collect();
     tasks.sort_by_key(|(made, _)| *made);
+    let (regions, lost) = region::counted(tables, shared);
+    let mut notes = notes;
+    if lost > 0 {
+        notes.push(format!(
+            "the pages of {lost} regions are unknown, because their processes were killed or there \
+             were too many"
+        ));
+    }
     let sum = |i: usize| head.unlisted[i].load(Relaxed);
     NativeReport {
         started_ns: head.started.load(Relaxed),
@@ -52,6 +61,8 @@ pub fn report(
             switches_voluntary: sum(4),
             switches_involuntary: sum(5),
         },
+        regions,
+        uncounted: lost,
         errors: faults(env),
         nr_errors: head.nr_faults.load(Relaxed).into(),
         notes,
@@ -175,6 +186,7 @@ fn attribute_text(tables: &Tables, template: usize, what: RefusedCallKind) -> St
         }
         RefusedCallKind::Cgroup => format!("cgroup {}", def.cgroup.as_deref().unwrap_or("/")),
         RefusedCallKind::Memory => format!("{} bytes to touch", tables.templates[template].touched),
+        RefusedCallKind::Region => "its regions of memory".to_owned(),
         what => what.name().to_owned(),
     }
 }

@@ -15,13 +15,16 @@ use super::cgroup::Tree;
 use super::collect;
 use super::error::SetupError;
 use super::plan::{NO_PROCESS, Plan, Tables};
+use super::region;
 use super::report::{Calibration, NativeReport, NativeStop};
 use super::sample;
 use super::shared::{self, Shared};
 use super::sys::{self, SchedAttr};
 use super::worker::{self, Env};
 use super::{spawn, wire};
-use crate::compile::insn::WaitObject;
+use crate::compile::insn::{ObjectKind, WaitObject};
+use crate::exec::RegionPages;
+use crate::program::Sharing;
 
 /// Interval between two checks for a deadlock.
 const LOOK_NS: Nanos = 250_000_000;
@@ -78,6 +81,7 @@ fn run(plan: Plan) -> Result<NativeReport, SetupError> {
     };
     let shared = Shared::create(&tables).map_err(|errno| system("shared memory", errno, ""))?;
     let tree = prepare(&tables, &shared, calibration)?;
+    let common = regions_of_all(&tables, &shared)?;
     let env: &'static Env = Box::leak(Box::new(Env { tables, shared }));
     let mut director = Director { env, procs: -1, over: false, notes: Vec::new() };
     director.procs = env.shared.head().base_fd.load(Relaxed);
@@ -87,7 +91,40 @@ fn run(plan: Plan) -> Result<NativeReport, SetupError> {
         notes.extend(tree.remove());
     }
     let (stop, ended) = got?;
-    Ok(collect::report(env, calibration, stop, ended, notes))
+    notes.extend(region::note(&env.tables));
+    let mut report = collect::report(env, calibration, stop, ended, notes);
+    for (object, at) in common {
+        let name = &env.tables.compiled.objects.names(ObjectKind::Region)[object];
+        match region::count_shared(&env.tables.regions[object], at) {
+            Ok(pages) => report.regions.push(RegionPages {
+                owner: String::new(),
+                region: name.clone(),
+                pages: region::numbers(&pages),
+            }),
+            Err(errno) => {
+                report.uncounted += 1;
+                let why = super::error::text(errno);
+                report.notes.push(format!("the pages of region \"{name}\" are unknown: {why}"));
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// Makes the regions that all processes share. Returns their objects, and their addresses in this
+/// process.
+fn regions_of_all(tables: &Tables, shared: &Shared) -> Result<Vec<(usize, u64)>, SetupError> {
+    let mut made = Vec::new();
+    for (object, table) in tables.regions.iter().enumerate() {
+        shared.region_fds[object].store(-1, Relaxed);
+        if table.of == Sharing::All {
+            let (fd, at) = region::make_shared(table)
+                .map_err(|errno| system("a region that all processes share", errno, ""))?;
+            shared.region_fds[object].store(fd, Relaxed);
+            made.push((object, at));
+        }
+    }
+    Ok(made)
 }
 
 /// Fills the parts of shared memory that do not depend on threads, and opens the files that the
@@ -112,13 +149,17 @@ fn prepare(
     let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY) };
     head.null_fd.store(null, Relaxed);
     head.base_fd.store(-1, Relaxed);
+    if tables.max_accesses > 0 {
+        burn::time_accesses(&head.random_ps, &head.sequential_ps)
+            .map_err(|errno| system("calibration of memory", errno, ""))?;
+    }
     shared.cgroup_fds.iter().for_each(|fd| fd.store(-1, Relaxed));
     let Some(place) = &tables.plan.cgroups else {
         return Ok(None);
     };
     let defs = &tables.compiled.cgroups;
     let mut controllers = vec!["cpu"];
-    if defs.iter().any(|d| d.cpus.is_some()) {
+    if defs.iter().any(|d| d.cpus.is_some() || d.mems.is_some()) {
         controllers.push("cpuset");
     }
     let tree = Tree::create(place, defs, &controllers)?;

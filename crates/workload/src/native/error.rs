@@ -82,10 +82,12 @@ pub enum RefusedCallKind {
     ForeignFork,
     /// An exec in a process that has other threads.
     ExecThreads,
+    /// The mapping of a region, its policy, or its populated pages.
+    Region,
 }
 
 impl RefusedCallKind {
-    pub const ALL: [RefusedCallKind; 14] = [
+    pub const ALL: [RefusedCallKind; 15] = [
         RefusedCallKind::Fork,
         RefusedCallKind::Exec,
         RefusedCallKind::Affinity,
@@ -100,6 +102,7 @@ impl RefusedCallKind {
         RefusedCallKind::ForkLimit,
         RefusedCallKind::ForeignFork,
         RefusedCallKind::ExecThreads,
+        RefusedCallKind::Region,
     ];
 
     /// Name of the op, for calls that are described by nothing more precise.
@@ -115,6 +118,7 @@ impl RefusedCallKind {
             RefusedCallKind::Cgroup => "move_cgroup",
             RefusedCallKind::Xattr => "set_xattr",
             RefusedCallKind::Memory => "touch",
+            RefusedCallKind::Region => "region",
             RefusedCallKind::Write => "write",
             RefusedCallKind::Read => "read",
             RefusedCallKind::Io => "io",
@@ -162,6 +166,9 @@ pub fn advice(what: RefusedCallKind, errno: Errno) -> String {
         (RefusedCallKind::Cgroup, libc::EINVAL) => {
             "a real-time thread needs a cgroup with real-time bandwidth"
         }
+        (RefusedCallKind::Region, libc::ENOMEM) => "there is not enough memory",
+        (RefusedCallKind::Region, libc::EFAULT) => "no node that the policy allows has room",
+        (RefusedCallKind::Region, libc::EINVAL) => "the thread's cpuset excludes these nodes",
         (RefusedCallKind::ForkLimit, _) => {
             "1024 forked instances with {i} names per template, and 16384 living forked threads, \
              are the limit"

@@ -12,18 +12,21 @@ use std::ffi::CString;
 use scxlab_machine::id::Nanos;
 use serde::{Deserialize, Serialize};
 
+use super::region::{self, RegionTable};
 use super::report::Calibration;
 use super::sys::{self, Mask};
 use crate::compile::insn::{Insn, ObjectKind, ObjectRef, Xattr};
 use crate::compile::{self, Compiled};
 use crate::error::WorkloadError;
-use crate::program::{CpuList, Part, PipeDef, PipeKind, Program, names};
+use crate::program::{CpuList, PipeDef, PipeKind, Program, Sharing, names};
 
 /// Number of instances of a forked thread template, beyond its instances at the start, for which
 /// the run prepares object names with `{i}`.
 const FORKED_BOUND: u32 = 1024;
 /// Number of slots (thread records in shared memory) for forked threads.
 const FORKED_SLOTS: u32 = 16_384;
+/// Number of records of regions for forked threads.
+const FORKED_REGIONS: usize = 4096;
 /// Process index of a thread whose process has no name.
 pub const NO_PROCESS: u32 = u32::MAX;
 /// Maximum size in bytes of a write that the kernel does atomically (PIPE_BUF).
@@ -81,6 +84,13 @@ pub struct Tables {
     pub nr_slots: u32,
     pub max_loops: u32,
     pub max_timers: u32,
+    /// Names of the processes, by process index.
+    pub process_names: Vec<String>,
+    /// Regions, by the index of their objects.
+    pub regions: Vec<RegionTable>,
+    /// Largest number of accesses of a template to regions.
+    pub max_accesses: u32,
+    pub nr_region_records: usize,
 }
 
 /// Arguments of one `setxattr` call.
@@ -173,13 +183,24 @@ impl Tables {
                 .map(|t| t.nr_own_timers.into())
                 .max()
                 .unwrap_or(0),
+            process_names: Vec::new(),
+            regions: Vec::new(),
+            max_accesses: compiled
+                .templates
+                .iter()
+                .map(|t| t.accesses.len() as u32)
+                .max()
+                .unwrap_or(0),
+            nr_region_records: 0,
             compiled,
             plan,
         };
         tables.bind();
+        tables.regions = RegionTable::all(&tables);
         tables.parties();
         tables.values();
         tables.threads();
+        tables.nr_region_records = tables.region_records();
         Ok(tables)
     }
 
@@ -224,6 +245,34 @@ impl Tables {
             self.templates.push(TemplateTable { bindings, processes: numbers, mask, touched });
         }
         self.nr_processes = processes.len() as u32;
+        self.process_names = vec![String::new(); processes.len()];
+        for (name, number) in processes {
+            self.process_names[number as usize] = name;
+        }
+    }
+
+    /// Returns the owner and the region's object of each access of a thread of the start, each pair
+    /// once.
+    fn regions_of_start(&self) -> BTreeSet<(u64, usize)> {
+        let mut found = BTreeSet::new();
+        for (i, start) in self.start.iter().enumerate() {
+            let accesses = self.compiled.templates[start.template as usize].accesses.clone();
+            let table = &self.templates[start.template as usize];
+            let Some(binding) = table.binding(start.instance) else { continue };
+            for access in accesses {
+                let access = &self.compiled.tables.accesses[access as usize];
+                let object = access.region.index(binding);
+                let serial = i as u64 + 1;
+                let owner = region::owner_of(self.regions[object].of, start.process, serial);
+                found.insert((owner, object));
+            }
+        }
+        found
+    }
+
+    fn region_records(&self) -> usize {
+        let forked = if self.max_accesses > 0 && self.forks() { FORKED_REGIONS } else { 0 };
+        self.regions_of_start().len() + forked
     }
 
     /// Sets the parties of each barrier. A barrier without a declaration waits for every thread
@@ -336,10 +385,18 @@ impl Tables {
         }
     }
 
-    /// Returns the total size in bytes of the buffers of the threads that exist at the start.
+    /// Returns the total size in bytes of the buffers and regions of the threads that exist at the
+    /// start.
     pub fn memory(&self) -> u64 {
         let of = |s: &Start| self.templates[s.template as usize].touched;
-        self.start.iter().map(of).fold(0, u64::saturating_add)
+        let buffers = self.start.iter().map(of).fold(0, u64::saturating_add);
+        let mut shared = BTreeSet::new();
+        let regions = self.regions_of_start().into_iter().filter(|(_, object)| {
+            self.regions[*object].of != Sharing::All || shared.insert(*object)
+        });
+        regions
+            .map(|(_, object)| self.regions[object].bytes as u64)
+            .fold(buffers, u64::saturating_add)
     }
 }
 
@@ -364,19 +421,6 @@ fn barrier_of(insn: &Insn) -> Option<(ObjectKind, ObjectRef)> {
         Insn::Barrier(res) => Some((ObjectKind::Barrier, res)),
         Insn::SpinBarrier(res) => Some((ObjectKind::SpinBarrier, res)),
         _ => None,
-    }
-}
-
-/// Refuses regions and `cpuset.mems`, which real threads do not use yet.
-pub fn simulated_only(program: &Program) -> Result<(), WorkloadError> {
-    let region = (!program.regions.is_empty()).then_some(Part::Entry("region", 0));
-    let mems = program.cgroups.iter().position(|def| def.mems.is_some());
-    match region.or(mems.map(|i| Part::Entry("cgroup", i))) {
-        None => Ok(()),
-        Some(part) => Err(WorkloadError::Invalid {
-            at: program.place(part),
-            problem: "regions and cpuset.mems are simulated only; --on sim runs them".to_owned(),
-        }),
     }
 }
 

@@ -7,7 +7,7 @@ use scxlab_machine::id::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::error::OpError;
-use crate::exec::LoopTotals;
+use crate::exec::{LoopTotals, RegionPages};
 
 /// The result of one native run. Times are nanoseconds; instants are CLOCK_MONOTONIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +24,13 @@ pub struct NativeReport {
     pub templates: Vec<String>,
     /// Totals of forked threads whose slots were reused: there are slots for 16,384 forked threads.
     pub unlisted: Unlisted,
+    /// Where the pages of each region lay when its owner ended. The regions of processes that were
+    /// killed are missing.
+    #[serde(default)]
+    pub regions: Vec<RegionPages>,
+    /// Number of regions whose pages are unknown.
+    #[serde(default)]
+    pub uncounted: u64,
     /// The first hundred system calls of the program that the kernel refused. The threads continued
     /// after them.
     pub errors: Vec<OpError>,

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 use super::error::RefusedCallKind;
 use super::pipe::Pipe;
 use super::plan::Tables;
+use super::region;
 use super::sync::{Barrier, Cond, Guard, Mutex, Sem, SpinBarrier, SpinLock};
 use super::sys::{self, Errno};
 use crate::compile::insn::ObjectKind;
@@ -45,6 +46,13 @@ pub struct Header {
     pub base_fd: AtomicI32,
     pub iterations: AtomicU64,
     pub iterations_ns: AtomicU64,
+    /// Time of one access to local memory in random order, and of one in sequence, in ps.
+    pub random_ps: AtomicU64,
+    pub sequential_ps: AtomicU64,
+    /// Held while a region is mapped and its pages are placed.
+    pub mapping: Guard,
+    /// Number of regions whose counts were overwritten, because records ran out.
+    pub uncounted: AtomicU64,
     /// Sums over the threads whose slots were reused, in the order of the fields of `Unlisted`.
     pub unlisted: [AtomicU64; 6],
 }
@@ -188,11 +196,19 @@ pub struct Shared {
     /// End of the current period of each timer that belongs to one thread, plus one; indexed by
     /// slot and timer.
     pub own_timers: &'static [AtomicU64],
+    /// Address of the region of each access of a thread, indexed by slot and access.
+    pub region_at: &'static [AtomicU64],
+    /// Where each access of a thread is, with the same index.
+    pub cursors: &'static [region::Cursor],
     pub made_of: &'static [AtomicU32],
     pub processes: &'static [Process],
     /// Descriptors of `cgroup.threads` files: first the root's, then one per cgroup.
     pub cgroup_fds: &'static [AtomicI32],
     pub faults: &'static [RefusedCallRecord],
+    pub regions: &'static [region::Record],
+    /// Memory files of the regions that all processes share, by the index of the region's object;
+    /// -1 for other regions.
+    pub region_fds: &'static [AtomicI32],
     pub mutexes: &'static [Mutex],
     pub conds: &'static [Cond],
     pub barriers: &'static [Barrier],
@@ -273,10 +289,14 @@ impl Shared {
                 slots: c.take(slots),
                 loops: c.take(slots.saturating_mul(t.max_loops as usize)),
                 own_timers: c.take(slots.saturating_mul(t.max_timers as usize)),
+                region_at: c.take(slots.saturating_mul(t.max_accesses as usize)),
+                cursors: c.take(slots.saturating_mul(t.max_accesses as usize)),
                 made_of: c.take(t.compiled.templates.len()),
                 processes: c.take(t.nr_processes as usize),
                 cgroup_fds: c.take(t.compiled.cgroups.len() + 1),
                 faults: c.take(MAX_FAULTS),
+                regions: c.take(t.nr_region_records),
+                region_fds: c.take(t.regions.len()),
                 mutexes: c.take(count(ObjectKind::Mutex)),
                 conds: c.take(count(ObjectKind::Cond)),
                 barriers: c.take(count(ObjectKind::Barrier)),

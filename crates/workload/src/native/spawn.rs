@@ -262,6 +262,7 @@ impl Thread {
             return self.fault(RefusedCallKind::ExecThreads, libc::EINVAL);
         }
         self.slot.pc.store(self.pc, Relaxed);
+        self.unmap_regions(true);
         let (fd, index) = (decimal(self.env.shared.fd), decimal(self.index as i32));
         let argv: [*const c_char; 6] = [
             c"scxlab".as_ptr(),
@@ -282,14 +283,24 @@ impl Thread {
         let errno = sys::errno();
         sys::block_stop_signal(false);
         self.fault(RefusedCallKind::Exec, errno);
+        if let Err(errno) = self.map_regions() {
+            self.fault(RefusedCallKind::Region, errno);
+        }
     }
 
     /// Releases the thread's slot. This is the thread's last access to shared memory.
     pub fn leave(&self) {
         let shared = &self.env.shared;
-        let _making = shared.head().making.lock();
-        let process = self.slot.process.load(Relaxed);
-        if let Some(process) = shared.processes.get(process as usize) {
+        let process = shared.processes.get(self.slot.process.load(Relaxed) as usize);
+        let mut making = shared.head().making.lock();
+        if process.is_some_and(|process| process.alive.load(Relaxed) == 1) {
+            // No thread can join the process any more, so the guard need not be held meanwhile.
+            drop(making);
+            self.unmap_regions(true);
+            making = shared.head().making.lock();
+        }
+        let _making = making;
+        if let Some(process) = process {
             process.alive.fetch_sub(1, Relaxed);
         }
         if let Some(parent) = self.slot.parent.load(Relaxed).checked_sub(1) {

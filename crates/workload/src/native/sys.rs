@@ -212,6 +212,103 @@ pub fn map_shared(fd: i32, bytes: usize) -> Result<*mut u8, Errno> {
     map(bytes, libc::MAP_SHARED, fd)
 }
 
+/// Reserves address space without access.
+pub fn reserve(bytes: usize) -> Result<*mut u8, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+    if at == libc::MAP_FAILED { Err(errno()) } else { Ok(at.cast()) }
+}
+
+/// Maps zeroed memory at an address: a file's, shared, or private memory if `fd` is -1.
+///
+/// # Safety
+/// Nothing uses the mappings that exist there.
+pub unsafe fn map_at(at: *mut u8, bytes: usize, fd: i32) -> Result<(), Errno> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = match fd {
+        -1 => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+        _ => libc::MAP_SHARED,
+    };
+    // SAFETY: the caller promises it.
+    let got = unsafe { libc::mmap(at.cast(), bytes, access, flags | libc::MAP_FIXED, fd, 0) };
+    if got == libc::MAP_FAILED { Err(errno()) } else { Ok(()) }
+}
+
+/// Unmaps memory.
+///
+/// # Safety
+/// Nothing uses it any more.
+pub unsafe fn unmap(at: *mut u8, bytes: usize) {
+    // SAFETY: the caller promises it.
+    unsafe { libc::munmap(at.cast(), bytes) };
+}
+
+/// Makes a memory file, which all processes of the run inherit.
+pub fn memory_fd(bytes: usize) -> Result<i32, Errno> {
+    // SAFETY: the name is a C string.
+    let fd = unsafe { libc::memfd_create(c"scxlab-region".as_ptr(), 0) };
+    checked(fd.into())?;
+    let length = libc::off_t::try_from(bytes).map_err(|_| libc::ENOMEM)?;
+    // SAFETY: `fd` is ours.
+    checked(unsafe { libc::ftruncate(fd, length) }.into())?;
+    Ok(fd)
+}
+
+/// Advises the kernel about a range of this process's memory. No advice that is used here changes
+/// the contents.
+pub fn advise(at: *mut u8, bytes: usize, advice: libc::c_int) -> Result<(), Errno> {
+    loop {
+        // SAFETY: the kernel checks the range.
+        let got = checked(unsafe { libc::madvise(at.cast(), bytes, advice) }.into());
+        match got {
+            // A signal interrupts the population of pages.
+            Err(libc::EINTR | libc::EAGAIN) => {}
+            got => return got.map(drop),
+        }
+    }
+}
+
+/// Sets the memory policy of a range.
+pub fn mbind(at: *mut u8, bytes: usize, mode: libc::c_int, nodes: u64) -> Result<(), Errno> {
+    // The kernel takes one bit less than this number.
+    const MAX_NODE: libc::c_ulong = 65;
+    let (mask, max) = match mode {
+        libc::MPOL_DEFAULT => (std::ptr::null(), 0),
+        _ => (&raw const nodes, MAX_NODE),
+    };
+    // SAFETY: `mask` is null or has 64 bits; the kernel checks the range.
+    let got = unsafe { libc::syscall(libc::SYS_mbind, at, bytes, mode, mask, max, 0) };
+    checked(got).map(drop)
+}
+
+/// Asks for the node of each page; an error number, negative, for a page that is not present.
+pub fn nodes_of(pages: &[u64], status: &mut [i32]) -> Result<(), Errno> {
+    let count = pages.len().min(status.len());
+    let no_nodes: *const i32 = std::ptr::null();
+    // SAFETY: both arrays have `count` entries. The addresses are only looked up.
+    let got = unsafe {
+        let (pages, status) = (pages.as_ptr(), status.as_mut_ptr());
+        libc::syscall(libc::SYS_move_pages, 0, count, pages, no_nodes, status, 0)
+    };
+    checked(got).map(drop)
+}
+
+/// Tells for each page of a file's mapping whether the file has it.
+pub fn present(at: *mut u8, bytes: usize, pages: &mut [u8]) -> Result<(), Errno> {
+    assert!(pages.len() * 4096 >= bytes, "one byte for each page");
+    // SAFETY: `pages` has room for the range; the kernel checks the range.
+    checked(unsafe { libc::mincore(at.cast(), bytes, pages.as_mut_ptr()) }.into()).map(drop)
+}
+
+/// Whether the kernel has memory policies.
+pub fn has_policies() -> bool {
+    let none: *mut libc::c_void = std::ptr::null_mut();
+    // SAFETY: without pointers, the call only asks whether it exists.
+    let got = unsafe { libc::syscall(libc::SYS_get_mempolicy, none, none, 0, none, 0) };
+    checked(got) != Err(libc::ENOSYS)
+}
+
 fn map(bytes: usize, flags: i32, fd: i32) -> Result<*mut u8, Errno> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at an address that the kernel chooses.

@@ -109,16 +109,23 @@ fn comms_are_cut() {
     assert_eq!(&comm("0123456789abcdefgh"), b"0123456789abcde\0");
 }
 
-/// Real threads have no regions yet, so a program with one is refused with its line.
+/// The owners of regions are those of the simulated executor (`exec/region.rs`).
 #[test]
-fn regions_are_refused() {
-    let thread = "[[thread]]\nname = 'a'\nops = ['yield']\n";
-    let refused = |more: &str| {
-        let program = crate::load("t.toml", &format!("{thread}{more}")).unwrap();
-        simulated_only(&program).unwrap_err().to_string()
+fn the_regions_of_the_start_have_records() {
+    let of = |more: &str| {
+        tables(&format!(
+            "[[region]]\nname = 'r'\nsize = 5000\nhuge = false\n{more}\n[[thread]]\nname = 'a'\n\
+             instances = 4\nprocess = 'p{{i/2}}'\nops = [{{ touch = {{ region = 'r' }} }}]\n\
+             [[thread]]\nname = 'b'\ninstances = 3\nops = [{{ touch = {{ region = 'r' }} }}]"
+        ))
     };
-    let message = "regions and cpuset.mems are simulated only; --on sim runs them";
-    assert_eq!(refused("[[region]]\nname = 'r'\nsize = 1"), format!("t.toml:4:1: {message}"));
-    assert_eq!(refused("[[cgroup]]\npath = '/a'\nmems = '0'"), format!("t.toml:4:1: {message}"));
-    assert_eq!(simulated_only(&crate::load("t.toml", thread).unwrap()), Ok(()));
+    // Two processes with names, and three without.
+    let process = of("");
+    assert_eq!((process.nr_region_records, process.memory()), (5, 5 * 8192));
+    assert_eq!(process.process_names, ["p0", "p1"]);
+    let thread = of("of = 'thread'");
+    assert_eq!((thread.nr_region_records, thread.memory()), (7, 7 * 8192));
+    // Each process maps the region, whose pages exist once.
+    let all = of("of = 'all'");
+    assert_eq!((all.nr_region_records, all.memory()), (5, 8192));
 }

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Pages of regions, in the simulator and on a real kernel with several nodes.
+
+use serde_json::Value;
+
+use crate::bench::{Bench, scxlab};
+
+/// Regions of one machine. Each thread accesses memory on a node of its own.
+fn workload(nodes: u32, huge: bool) -> String {
+    let last = nodes - 1;
+    let policies = [
+        ("first", String::new()),
+        ("interleaved", format!("policy = {{ interleave = '0-{last}' }}")),
+        ("bound", format!("policy = {{ bind = '{last}' }}")),
+        ("preferred", format!("policy = {{ preferred = {last} }}")),
+        ("populated", format!("populate = '0-{last}'")),
+        ("fenced", String::new()),
+    ];
+    let mut text = format!("[[cgroup]]\npath = '/fence'\nmems = '{last}'\n");
+    for (name, policy) in &policies {
+        text.push_str(&format!(
+            "[[region]]\nname = '{name}'\nsize = '12MiB'\nhuge = {huge}\n{policy}\n"
+        ));
+        let cgroup = if *name == "fenced" { "cgroup = '/fence'\n" } else { "" };
+        text.push_str(&format!(
+            "[[thread]]\nname = '{name}'\ncpus = '0'\n{cgroup}\
+             ops = [{{ touch = {{ region = '{name}', size = 8388608, kind = 'write' }} }}]\n"
+        ));
+    }
+    text
+}
+
+/// Returns the pages of each region by node.
+fn pages(run: &Value) -> Vec<(String, Vec<u64>)> {
+    let all = run["memory"].as_array().unwrap_or_else(|| panic!("no regions: {run}"));
+    let row = |region: &Value| {
+        let pages = region["pages"].as_array().expect("a list").iter();
+        let name = region["region"].as_str().expect("a name").to_owned();
+        (name, pages.map(|n| n.as_u64().expect("a count")).collect())
+    };
+    let mut rows: Vec<_> = all.iter().map(row).collect();
+    rows.sort();
+    rows
+}
+
+#[test]
+fn placement_follows_policy() {
+    let Some(bench) = Bench::new() else { return };
+    for (machine, nodes) in [("2n2c1t", 2), ("4n1c1t", 4)] {
+        for huge in [false, true] {
+            let file = bench.file("regions.toml", &workload(nodes, huge));
+            let args = ["-s", "eevdf", "-w", &file, "-m", machine];
+            let simulated = [&["run", "--format", "json"][..], &args].concat();
+            let simulated = pages(&bench.output(&mut scxlab(&simulated)).runs()[0]);
+            let real = pages(&bench.run(&args).runs()[0]);
+            assert_eq!(simulated, real, "{machine}, huge pages {huge}");
+            let sum = |name: &str| {
+                let (_, pages) = real.iter().find(|(region, _)| region == name).expect("listed");
+                (pages[nodes as usize - 1], pages.iter().sum::<u64>())
+            };
+            assert_eq!(sum("bound"), (2048, 2048));
+            assert_eq!(sum("fenced"), (2048, 2048));
+            assert_eq!(sum("first"), (0, 2048));
+            assert_eq!(sum("interleaved"), (2048 / u64::from(nodes), 2048));
+            assert_eq!(sum("populated").1, 3072);
+        }
+    }
+}
+
+/// The refusal comes before a guest boots.
+#[test]
+fn a_node_that_the_machine_lacks_is_refused() {
+    let Some(bench) = Bench::new() else { return };
+    let text = "[[region]]\nname = 'r'\nsize = 1\npopulate = '2'\n\
+        [[thread]]\nname = 'a'\nops = [{ touch = { region = 'r' } }]\n";
+    let file = bench.file("far.toml", text);
+    let args = ["run", "-s", "eevdf", "-w", &file, "-m", "2n2c1t"];
+    let done = bench.output(bench.command(&args).args(["--on", "vm"]));
+    assert_eq!(done.code, Some(3), "{done}");
+    assert!(done.stderr.contains("names node 2; nodes with memory are 0, 1"), "{done}");
+}
