@@ -83,6 +83,30 @@ pub(super) struct Attempt {
     pub dst_pinned: bool,
     pub new_dst: CpuId,
     pub active: bool,
+    /// Queues with tasks of a later kind are left alone.
+    pub tasks: TaskKind,
+}
+
+/// Tasks that balancing between nodes may move (`enum fbq_type`), the first choice first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum TaskKind {
+    /// Tasks without a preferred node.
+    Regular,
+    /// Tasks that are not on their preferred node.
+    Remote,
+    All,
+}
+
+impl TaskKind {
+    /// Classifies the tasks of a group or a queue: their number, the number of those with a
+    /// preferred node, and the number of those that are on it.
+    pub fn of(nr: u32, numa: u32, preferred: u32) -> TaskKind {
+        match () {
+            _ if nr > numa => TaskKind::Regular,
+            _ if nr > preferred => TaskKind::Remote,
+            _ => TaskKind::All,
+        }
+    }
 }
 
 /// Statistics of a domain (`struct sd_lb_stats`): the balancing CPU's group, the busiest other
@@ -156,6 +180,7 @@ impl Fair {
             dst_pinned: false,
             new_dst: this_cpu,
             active: false,
+            tasks: TaskKind::All,
         }
     }
 
@@ -367,6 +392,11 @@ impl Fair {
     /// amount of the imbalance in `lb`.
     fn find_src_group(&mut self, env: &dyn Env, lb: &mut Attempt) -> Option<usize> {
         let mut survey = self.survey(env, lb);
+        if self.numa.is_some() && self.domains.shape(lb.this_cpu, lb.level).flags.numa {
+            let busiest = survey.busiest.map_or(GroupStats::default(), |(_, stats)| stats);
+            let GroupStats { h_nr_running, nr_numa, nr_preferred, .. } = busiest;
+            lb.tasks = TaskKind::of(h_nr_running, nr_numa, nr_preferred);
+        }
         let (group, busiest) = survey.busiest?;
         if !self.imbalanced(lb, &mut survey, group, &busiest) {
             return None;
@@ -504,6 +534,12 @@ impl Fair {
             let nr = self.nr_runnable(cpu);
             if !cpumask::test(&lb.cpus, cpu) || nr == 0 {
                 continue;
+            }
+            if lb.tasks != TaskKind::All {
+                let (numa, preferred) = self.numa_running(cpu);
+                if TaskKind::of(self.rq_nr_running(env, cpu), numa, preferred) > lb.tasks {
+                    continue;
+                }
             }
             let capacity = self.cpus[cpu].capacity;
             match lb.kind {

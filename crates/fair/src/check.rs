@@ -29,6 +29,8 @@ pub enum Violation {
     Free { cpu: CpuId },
     #[error("CPU {cpu}: the tree and a linear search pick different tasks")]
     Pick { cpu: CpuId },
+    #[error("NUMA group {group}: the {what} is {kept}, but its members have {found}")]
+    NumaGroup { group: usize, what: &'static str, kept: i64, found: i64 },
     #[error("CPU {cpu}: a queue's load is {kept}, should be {found}")]
     Load { cpu: CpuId, kept: u64, found: u64 },
 }

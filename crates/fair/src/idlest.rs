@@ -93,8 +93,27 @@ impl Fair {
         let Some((own, local)) = local else {
             return Some(group);
         };
+        if local.kind == GroupType::HasSpare
+            && stats.kind == GroupType::HasSpare
+            && let Some(leave) = self.numa_choice(task, this_cpu, level, group)
+        {
+            return leave.then_some(group);
+        }
         let leave = self.worth_leaving(env, task, this_cpu, level, own, &local, &stats);
         leave.then_some(group)
+    }
+
+    /// With room on both sides, a task stays on its preferred node or goes there. Returns None if
+    /// the task prefers neither.
+    fn numa_choice(&self, task: TaskId, this: CpuId, level: usize, group: usize) -> Option<bool> {
+        if self.numa.is_none() || !self.domains.shape(this, level).flags.numa {
+            return None;
+        }
+        let first = cpumask::first(&self.domains.groups[group].span)?;
+        match self.numa_prefers(task, this) {
+            true => Some(false),
+            false => self.numa_prefers(task, first).then_some(true),
+        }
     }
 
     /// Iterates over the groups of a CPU's domain, beginning with the group that contains the CPU.

@@ -36,6 +36,7 @@ mod load;
 mod migrate;
 mod newidle;
 mod nohz;
+mod numa;
 mod params;
 mod pelt;
 mod queue;
@@ -52,6 +53,7 @@ pub use check::Violation;
 pub use domain::FairTopo;
 pub use group::{BandwidthSpec, BandwidthStat};
 pub use newidle::Newidle;
+pub use numa::{Go, HintFault, LastAccess, MmScan, NumaAction, ScanBudget};
 pub use params::{CgroupMode, Features, Params, TunableScaling};
 pub use select::WakeFlags;
 pub use state::{FairPolicy, Resched};
@@ -86,6 +88,33 @@ pub trait Env {
     /// idle state.
     fn idle_exit_latency(&self, _cpu: CpuId) -> Option<u32> {
         None
+    }
+
+    // For NUMA balancing.
+
+    /// Returns the leader of the task's process, which stands for its address space.
+    fn process(&self, task: TaskId) -> TaskId {
+        task
+    }
+    /// Returns the number of threads of the task's process.
+    fn nr_threads(&self, _task: TaskId) -> u32 {
+        1
+    }
+    /// `p->pid`.
+    fn pid(&self, task: TaskId) -> i32 {
+        task.0 as i32
+    }
+    /// Returns the CPU time of the task in all classes, ns (`se.sum_exec_runtime`).
+    fn run_ns(&self, _task: TaskId) -> Nanos {
+        0
+    }
+    /// Returns the number of present pages of the task's address space (`get_mm_rss()`).
+    fn rss_pages(&self, _task: TaskId) -> u64 {
+        0
+    }
+    /// Whether the task has an address space and does not exit.
+    fn has_mm(&self, _task: TaskId) -> bool {
+        true
     }
 }
 
@@ -158,6 +187,8 @@ pub struct Fair {
     /// task to pull.
     overloaded: bool,
     nohz: nohz::Nohz,
+    /// None without NUMA balancing.
+    numa: Option<Box<numa::Numa>>,
     timers: Vec<BandwidthTimer>,
     throttles: Vec<(CgroupId, CpuId, bool)>,
 }
@@ -185,6 +216,7 @@ impl Fair {
             maybe_idle_cpus: vec![u64::MAX; nr_cpus.div_ceil(64)].into(),
             overloaded: false,
             nohz: nohz::Nohz::new(nr_cpus),
+            numa: None,
             timers: Vec::new(),
             throttles: Vec::new(),
             params,

@@ -111,8 +111,25 @@ impl Fair {
         if !lb.active && (self.cpus[lb.src].curr == e || env.curr_task(lb.src) == Some(task)) {
             return false;
         }
+        if lb.active {
+            return true;
+        }
         let nice_tries = self.domains.shape(lb.this_cpu, lb.level).cache_nice_tries;
-        lb.active || domain.nr_balance_failed > nice_tries || !self.task_hot(env, lb, e)
+        let hot = match self.locality_lost(env, lb, task) {
+            0 => self.task_hot(env, lb, e),
+            lost => lost > 0,
+        };
+        !hot || domain.nr_balance_failed > nice_tries
+    }
+
+    /// `migrate_degrades_locality()`: above 0 if the move takes the task away from its memory, below
+    /// 0 if it brings the task nearer.
+    fn locality_lost(&self, env: &dyn Env, lb: &Attempt, task: TaskId) -> i64 {
+        if self.numa.is_none() || !self.domains.shape(lb.this_cpu, lb.level).flags.numa {
+            return 0;
+        }
+        let prefers = || self.rq_nr_running(env, lb.src) > self.numa_running(lb.src).1;
+        self.numa_locality_lost(task, lb.src, lb.dst, lb.idle == IdleType::Idle, prefers)
     }
 
     /// Records that the task may not run on the destination CPU. If it may run on another CPU of

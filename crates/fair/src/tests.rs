@@ -6,6 +6,7 @@ mod balancing;
 mod bandwidth;
 mod competition;
 mod model;
+mod numa;
 mod placement;
 mod shares;
 
