@@ -125,6 +125,8 @@ struct task_struct {
 	ptr(struct css_set) cgroups;
 	ptr(struct mempolicy) mempolicy;
 	int numa_preferred_nid;
+	unsigned long total_numa_faults;
+	unsigned long numa_pages_migrated;
 	/* cpus_mask comes last, so that the fields that a task switch writes lie together. */
 	cpumask_t cpus_mask;
 };

@@ -150,7 +150,7 @@ pub struct Cpu {
     pub tick_on: bool,
     pub tick_gen: u32,
     /// Task that the stopper will move when the task is off the CPU, and the target CPU.
-    pub pushing: Option<(TaskId, CpuId)>,
+    pub(crate) pushing: Option<Push>,
     /// Time at which the kernel path that runs on this CPU ends, or the last one ended. A kernel
     /// path is the kernel code that handles an event on the CPU.
     pub kernel_until: Nanos,
@@ -186,6 +186,25 @@ pub struct Cpu {
 
 /// Bytes at the start of a `Cpu` that every task switch needs.
 pub(crate) const HOT_CPU_BYTES: usize = std::mem::offset_of!(Cpu, wake_list);
+
+/// A request to the stopper of a CPU: to move a task that was running to another CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Push {
+    pub task: TaskId,
+    pub to: CpuId,
+    /// Task that runs on `to` and comes to this CPU in exchange.
+    pub then: Option<TaskId>,
+    /// CPU to which NUMA balancing moves a task by this push.
+    pub numa: Option<CpuId>,
+    /// The second push of a swap.
+    pub swapped: bool,
+}
+
+impl Push {
+    pub fn new(task: TaskId, to: CpuId) -> Push {
+        Push { task, to, then: None, numa: None, swapped: false }
+    }
+}
 
 impl Cpu {
     pub fn new(id: CpuId, idle_task: TaskId, siblings: SmallVec<[CpuId; 4]>) -> Self {

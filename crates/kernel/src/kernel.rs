@@ -26,6 +26,7 @@ use crate::kernel::event::Event;
 use crate::kernel::streams::Streams;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
+use crate::schedule::numa::NumaBalancing;
 use crate::schedule::rt::RtQueues;
 use crate::schedule::tick::Ticks;
 use crate::task::TaskTable;
@@ -78,6 +79,8 @@ pub struct Kernel {
     pub cgroups: CgroupTable,
     /// Regions of memory; None until the workload makes the first.
     pub memory: Option<Box<Memory>>,
+    /// Takes effect with the first region.
+    pub numa_balancing: NumaBalancing,
     pub(crate) behavior: Option<Box<dyn Behavior>>,
     pub fair: Fair,
     pub rt: RtQueues,

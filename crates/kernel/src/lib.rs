@@ -33,4 +33,5 @@ pub mod task;
 pub use bpf::{abi, flags};
 pub use cgroup::co_scheduling;
 pub use kernel::{Kernel, boot};
+pub use schedule::numa;
 pub use task::behavior;

@@ -11,6 +11,8 @@
 //!   access     access patterns, and the counts of accesses
 //!   step       work that accesses a region: its first touches and its speed
 //!   bandwidth  the bandwidth of nodes and links, and the pressure on them
+//!   scan       scans for NUMA balancing: the marks on pages
+//!   hint       accesses to marked pages, and the migration of pages
 //!   bits       sets of units
 //! ```
 
@@ -18,8 +20,10 @@ pub mod access;
 mod alloc;
 pub mod bandwidth;
 mod bits;
+mod hint;
 pub mod nodes;
 pub mod region;
+pub(crate) mod scan;
 pub mod step;
 
 use crate::kernel::{Kernel, Stop};
@@ -28,8 +32,9 @@ use access::{Access, MemoryStats};
 use bandwidth::Bandwidth;
 use nodes::Nodes;
 use region::{MergedPages, Region, RegionId, RegionSpec};
+use scan::Mm;
 use scxlab_machine::Machine;
-use scxlab_machine::id::{CgroupId, NodeId};
+use scxlab_machine::id::{CgroupId, NodeId, TaskId};
 use std::collections::BTreeMap;
 use step::MemoryStep;
 
@@ -51,6 +56,8 @@ pub struct Memory {
     accesses: Vec<Access>,
     /// For each access: where its last step ended (see `MemoryStep::cursor`).
     cursors: Vec<u128>,
+    /// Address spaces with regions, by the leaders of their processes.
+    mms: BTreeMap<TaskId, Mm>,
     /// Memory steps, by `TaskId`.
     steps: Vec<Option<MemoryStep>>,
 }
@@ -66,6 +73,7 @@ impl Memory {
             merged: BTreeMap::new(),
             accesses: Vec::new(),
             cursors: Vec::new(),
+            mms: BTreeMap::new(),
             steps: Vec::new(),
         }
     }
@@ -129,6 +137,7 @@ impl Memory {
         let Some(region) = self.regions.get_mut(id.0 as usize).and_then(Option::take) else {
             return;
         };
+        self.unmap(id);
         self.nodes.release(region.on());
         if region.nr_merged_units() > 0
             && let Some(set) = self.merged.get_mut(&region.spec.name)
@@ -145,6 +154,7 @@ impl Memory {
 impl Kernel {
     /// `mmap(2)` and `mbind(2)`: makes a region.
     pub(crate) fn region_create(&mut self, spec: RegionSpec) -> Result<RegionId, SysError> {
+        self.numa_start();
         let (machine, name) = (&self.machine, spec.name.clone());
         let memory = self.memory.get_or_insert_with(|| Box::new(Memory::new(machine)));
         let made = memory.add(spec);
@@ -152,6 +162,15 @@ impl Kernel {
             self.end.stop_with(Stop::MemoryFull { region: name });
         }
         made
+    }
+
+    /// Adds a region to the address space of a task.
+    pub(crate) fn region_attach(&mut self, task: TaskId, region: RegionId) {
+        let scan = self.numa_new_scan();
+        let leader = self.tasks[task].leader;
+        if let Some(memory) = &mut self.memory {
+            memory.map(leader, region, scan);
+        }
     }
 
     /// `munmap(2)`: frees a region, at the exit of its owner.

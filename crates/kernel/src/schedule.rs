@@ -7,6 +7,7 @@
 //! `sched_change_begin/end()`, 7.3.
 
 mod default_class;
+pub mod numa;
 pub mod rt;
 pub(crate) mod tick;
 mod wake;
@@ -101,13 +102,15 @@ impl Kernel {
             self.trace(EventKind::Switch { prev: Some(prev), next: None, prev_state });
             self.after_switch(prev);
         }
-        if let Some((task, target)) = push
-            && let Some(t) = self.tasks.get(task)
-            && (t.cpu, t.on_rq, t.on_cpu) == (cpu, true, false)
-            && t.allowed_on(target)
-            && self.cpus.is_online(target)
-        {
-            self.move_queued(task, target);
+        if let Some(push) = push {
+            let may = self.tasks.get(push.task).is_some_and(|t| {
+                (t.cpu, t.on_rq, t.on_cpu) == (cpu, true, false) && t.allowed_on(push.to)
+            });
+            let moves = may && self.cpus.is_online(push.to);
+            if moves {
+                self.move_queued(push.task, push.to);
+            }
+            self.numa_pushed(cpu, push, moves);
         }
         if balance {
             self.fair_active_balance(cpu);

@@ -246,6 +246,21 @@ metrics! {
         "kernel time of first accesses to pages: faults, clearing, copying of merged pages",
         "-" =>
             MEMORY_FIRST_TOUCH = metric("memory_first_touch", Unit::Ns).less();
+        "kernel time in which NUMA balancing moved pages",
+        "-" =>
+            MEMORY_MIGRATE = metric("memory_migrate", Unit::Ns).less();
+        "page-table entries that NUMA balancing marked, faults on marked pages, those of them on the \
+         node of the CPU, pages that moved to the node of their user",
+        "the same counts of the whole system (`/proc/vmstat`)" =>
+            NUMA_PTE_UPDATES = metric("numa_pte_updates", Unit::One),
+            NUMA_HINT_FAULTS = metric("numa_hint_faults", Unit::One),
+            NUMA_HINT_FAULTS_LOCAL = metric("numa_hint_faults_local", Unit::One),
+            NUMA_PAGES_MIGRATED = metric("numa_pages_migrated", Unit::One)
+                .rows(&[row("numa_pages_migrated", "pages migrated")]);
+        "tasks that NUMA balancing moved to another node, and pairs of tasks that it swapped",
+        "-" =>
+            NUMA_TASK_MOVES = metric("numa_task_moves", Unit::One),
+            NUMA_TASK_SWAPS = metric("numa_task_swaps", Unit::One);
     }
     "operations" {
         "calls of a scheduler's operation",

@@ -11,7 +11,8 @@ use scxlab_loader::link::{Loaded, OpenObject};
 use scxlab_loader::object::Object;
 use scxlab_machine::Machine;
 use scxlab_workload::{
-    ExecConfig, Executor, Perturb, Program, SyscallCosts, WorkloadArg, load, parse_workload_arg,
+    ExecConfig, Executor, Perturb, Program, RegionPages, SyscallCosts, WorkloadArg, load,
+    parse_workload_arg,
 };
 use std::sync::Arc;
 
@@ -106,6 +107,12 @@ pub fn link(k: &mut Kernel, name: &str, bytes: &[u8], knobs: &[(&str, &str)]) ->
 pub fn run_ns(k: &Kernel, name: &str) -> u64 {
     let task = k.tasks.iter().find(|t| t.name == name);
     task.unwrap_or_else(|| panic!("no task {name}")).account.run_ns
+}
+
+/// Returns where the pages of each of the workload's regions lie.
+pub fn region_pages(k: &Kernel) -> Vec<RegionPages> {
+    let executor = k.behavior::<Executor>().expect("a workload");
+    executor.region_pages(k.memory.as_deref())
 }
 
 /// Returns the CPU time of the cgroup at `path`, in ns. Tasks of its child cgroups do not count.

@@ -21,7 +21,7 @@ const MS: u64 = 1_000_000;
 const QUEUE: u64 = 7;
 
 /// Fields that are zero in this run, and why that is correct for the simulated machine.
-const ALWAYS_ZERO: [(&str, &str); 13] = [
+const ALWAYS_ZERO: [(&str, &str); 15] = [
     ("cred.egid.val", "every task runs as root"),
     ("cred.euid.val", "every task runs as root"),
     ("cred.gid.val", "every task runs as root"),
@@ -33,6 +33,8 @@ const ALWAYS_ZERO: [(&str, &str); 13] = [
     ("sched_ext_entity.disallow", "for schedulers to set"),
     ("task_struct.mempolicy", "no task has a memory policy; NULL is the default one"),
     ("task_struct.migration_disabled", "nothing in the simulated kernel disables migration"),
+    ("task_struct.numa_pages_migrated", "no thread has regions; see `numa.rs`"),
+    ("task_struct.total_numa_faults", "no thread has regions; see `numa.rs`"),
     ("rq.lost_idle_time", "the CPUs are equal; see `a_slow_cpu_loses_time`"),
     ("task_struct.stime", "see `ticks_are_charged_where_they_find_the_task`"),
 ];

@@ -4,6 +4,7 @@
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::kernel::Stop;
+use scxlab_kernel::numa::NumaBalancing;
 use scxlab_machine::{Machine, Ratio};
 use scxlab_testkit::checks;
 use scxlab_testkit::sim::kernel_with_calls;
@@ -11,11 +12,13 @@ use scxlab_workload::{Executor, RegionPages};
 
 const MS: u64 = 1_000_000;
 
-/// Runs a workload on a machine with changed constants, without a scheduler loaded.
+/// Runs a workload on a machine with changed constants, without a scheduler loaded and without NUMA
+/// balancing, which would move pages (see `numa.rs`).
 fn run_on(spec: &str, tune: impl Fn(&mut Machine), text: &str, ms: u64) -> Kernel {
     let mut machine = Machine::resolve(spec).unwrap();
     tune(&mut machine);
     let mut k = kernel_with_calls(machine, text, 1);
+    k.numa_balancing = NumaBalancing::Off;
     let stop = k.run(Some(ms * MS));
     assert!(matches!(stop, Stop::Finished | Stop::AllExited), "{stop:?}");
     checks::after(&k);

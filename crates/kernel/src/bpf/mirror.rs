@@ -274,6 +274,15 @@ impl Kernel {
         self.task_struct(task).thread_info.cpu = cpu.0;
     }
 
+    /// Writes the fields of NUMA balancing.
+    pub(crate) fn mirror_numa(&mut self, task: TaskId) {
+        let preferred = self.fair.numa_preferred(task).map_or(NO_NODE, |node| node as i32);
+        let (faults, migrated) = self.fair.numa_counts(task);
+        let ts = self.task_struct(task);
+        ts.numa_preferred_nid = preferred;
+        (ts.total_numa_faults, ts.numa_pages_migrated) = (faults, migrated);
+    }
+
     /// Writes `p->sched_class`.
     pub(crate) fn mirror_class(&mut self, task: TaskId) {
         let class = self.bpf.vars.shared.class(self.tasks[task].class);

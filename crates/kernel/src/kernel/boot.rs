@@ -102,6 +102,7 @@ impl Kernel {
             tasks,
             cgroups,
             memory: None,
+            numa_balancing: Default::default(),
             behavior: Some(behavior),
             fair: Fair::new(&FairTopo::new(topology), params),
             rt: RtQueues::new(nr_cpus),

@@ -99,12 +99,40 @@ impl Kernel {
     pub fn run_watched(
         &mut self,
         duration: Option<Nanos>,
-        mut watch: impl FnMut(Nanos) -> Option<String>,
+        watch: impl FnMut(Nanos) -> Option<String>,
     ) -> Stop {
+        self.begin(duration);
+        self.run_on(watch)
+    }
+
+    fn begin(&mut self, duration: Option<Nanos>) {
         if let Some(duration) = duration {
             self.events.push(duration, Event::End);
         }
         self.start();
+    }
+
+    /// Runs the first part of a run, up to `until`. The caller goes on with `run_on`.
+    pub fn run_until(
+        &mut self,
+        duration: Option<Nanos>,
+        until: Nanos,
+        mut watch: impl FnMut(Nanos) -> Option<String>,
+    ) {
+        self.begin(duration);
+        while self.end.stop.is_none() && !self.events.is_empty() && self.now < until {
+            let next = self.now.saturating_add(WATCH_NS).min(until);
+            self.advance(next);
+            // An interval without events has passed all the same.
+            self.now = self.now.max(next);
+            if let Some(why) = watch(self.now) {
+                self.end.stop_with(Stop::Interrupted(why));
+            }
+        }
+    }
+
+    /// Runs the rest of a run, to its end.
+    pub fn run_on(&mut self, mut watch: impl FnMut(Nanos) -> Option<String>) -> Stop {
         while self.end.stop.is_none() && !self.events.is_empty() {
             self.advance(self.now.saturating_add(WATCH_NS));
             if let Some(why) = watch(self.now) {

@@ -60,6 +60,17 @@ impl Access {
 pub struct MemoryStats {
     /// Kernel time of first touches, ns.
     pub first_touch_ns: Nanos,
+    /// Kernel time of page migrations, ns.
+    pub migrate_ns: Nanos,
+    /// Page-table entries that scans marked.
+    pub pte_updates: u64,
+    /// Faults on marked pages, and those of them on the node of the CPU.
+    pub hint_faults: u64,
+    pub hint_faults_local: u64,
+    pub pages_migrated: u64,
+    /// Tasks that NUMA balancing moved, and pairs of tasks that it swapped.
+    pub task_moves: u64,
+    pub task_swaps: u64,
     /// Bytes that each node delivered, in 2^-30 of 1/1000 byte.
     pub served: Vec<u128>,
     /// Lines fetched, local and remote, in 2^-30 of 1/1000 line.

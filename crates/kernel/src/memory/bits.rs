@@ -22,6 +22,10 @@ impl Bits {
         self.0[n / 64] |= 1 << (n % 64);
     }
 
+    pub fn has(&self, n: usize) -> bool {
+        self.0[n / 64] >> (n % 64) & 1 == 1
+    }
+
     pub fn clear(&mut self, n: usize) {
         self.0[n / 64] &= !(1 << (n % 64));
     }

@@ -11,6 +11,7 @@
 use super::bits::Bits;
 use super::nodes::Nodes;
 use super::{HUGE_PAGES, PAGE_BYTES};
+use scxlab_fair::LastAccess;
 use scxlab_machine::id::NodeId;
 
 /// Maximum number of units of a region.
@@ -83,14 +84,21 @@ pub struct Region {
     merged_on: Box<[u64]>,
     unit_pages: u64,
     places: Box<[Place]>,
-    /// Units that are absent.
-    pub(super) absent: Bits,
+    /// Units whose next access traps into the kernel: absent ones, and those that a scan has
+    /// marked.
+    pub(super) trapped: Bits,
     /// Present units that are merged. A write to one makes it the region's own.
     pub(super) merged: Bits,
     /// Index of the first unit that may be merged.
     first_merged: usize,
     /// Pages that came, went or moved since `take_moved` last returned true.
     moved: u64,
+    /// Number of marks so far. The next stop of a step is planned again when it has changed.
+    pub(super) epoch: u64,
+    /// Number of address spaces that map the region.
+    pub(super) mappers: u32,
+    /// Last access to each unit; empty before the first hinting fault.
+    pub(super) last: Box<[Option<LastAccess>]>,
 }
 
 impl Region {
@@ -106,10 +114,13 @@ impl Region {
             merged_on: vec![0; nr_nodes].into(),
             unit_pages,
             places: vec![Place::Absent; units].into(),
-            absent: Bits::all(units),
+            trapped: Bits::all(units),
             merged: Bits::none(units),
             first_merged: units - merged,
             moved: 0,
+            epoch: 0,
+            mappers: 0,
+            last: Box::default(),
             spec,
         }
     }
@@ -191,7 +202,7 @@ impl Region {
         if self.places[unit] == Place::Merged {
             self.merged.clear(unit);
         }
-        self.absent.clear(unit);
+        self.trapped.clear(unit);
         for &(node, pages) in parts {
             nodes.shift(None, Some(node), pages);
             self.on[node.idx()] += pages;
@@ -222,12 +233,21 @@ impl Region {
                 *set.nodes[index].insert(node)
             }
         };
-        self.absent.clear(unit);
+        self.trapped.clear(unit);
         self.merged.set(unit);
         self.merged_on[node.idx()] += pages;
         self.moved += pages;
         self.places[unit] = Place::Merged;
         true
+    }
+
+    /// Counts a unit's pages on another node.
+    pub(super) fn shift(&mut self, unit: usize, from: NodeId, to: NodeId) {
+        let pages = self.pages_of(unit);
+        self.on[from.idx()] -= pages;
+        self.on[to.idx()] += pages;
+        self.moved += pages;
+        self.places[unit] = Place::On(to);
     }
 
     /// Forgets that a unit maps merged pages, before the region gets pages of its own for it.

@@ -44,6 +44,8 @@ pub(super) struct MemoryStep {
     /// Work since the window's begin, for sequential accesses: where the step is at its next stop,
     /// 2^-20 ns.
     cursor: u128,
+    /// `Region::epoch` when the next stop was planned.
+    epoch: u64,
     /// Units to touch at the next stop; at least this number of units is untouched then.
     due: u64,
     /// Kernel time that is still to be charged for the unit that was touched last, ns, and the time
@@ -162,16 +164,16 @@ struct Prices {
 }
 
 impl Region {
-    /// Returns the first unit in `from..to` whose next access is a first touch: it is absent, or
-    /// merged and written.
+    /// Returns the first unit in `from..to` whose next access traps: it is absent, marked, or merged
+    /// and written.
     fn next_untouched(&self, write: bool, from: usize, to: usize) -> Option<usize> {
-        let also = if write { &self.merged } else { &self.absent };
-        self.absent.next_of_either(also, from, to)
+        let also = if write { &self.merged } else { &self.trapped };
+        self.trapped.next_of_either(also, from, to)
     }
 
     fn nr_untouched(&self, write: bool, from: usize, to: usize) -> u64 {
-        let also = if write { &self.merged } else { &self.absent };
-        self.absent.count_of_either(also, from, to)
+        let also = if write { &self.merged } else { &self.trapped };
+        self.trapped.count_of_either(also, from, to)
     }
 }
 
@@ -210,6 +212,7 @@ impl Kernel {
             segment: 0,
             counted: 0,
             cursor: if resume { memory.cursors[id.0 as usize] } else { 0 },
+            epoch: 0,
             due: 0,
             owed: 0,
             owed_per_stop: 0,
@@ -244,14 +247,48 @@ impl Kernel {
             self.memory.as_mut().expect("checked").steps[task.idx()] = None;
             return false;
         }
-        let streams = &mut self.streams;
+        self.plan_stop(task);
+        self.memory_enter(cpu, task);
+        true
+    }
+
+    /// Plans the next stop of a task's memory step, which is at a stop.
+    fn plan_stop(&mut self, task: TaskId) {
+        let Kernel { memory, streams, .. } = self;
+        let memory = memory.as_mut().expect("an access has a region");
         let plan = memory.plan(task, || streams.next("memory.touch", u64::from(task.0)));
+        let access = memory.step(task).access;
+        let region = memory.accesses[access.0 as usize].region;
+        let epoch = memory.region(region).expect("in use").epoch;
         let step = memory.step(task);
         (step.segment, step.due, step.cursor) = (plan.segment, plan.due, plan.cursor);
         (step.rest, step.counted) = (step.rest - u128::from(plan.segment), plan.segment);
+        step.epoch = epoch;
         self.tasks[task].step_left = plan.segment;
-        self.memory_enter(cpu, task);
-        true
+    }
+
+    /// Plans the next stop of a task's memory step again if a scan has marked pages since. The
+    /// task's accesses must be counted.
+    fn replan(&mut self, task: TaskId) {
+        let left = self.tasks[task].step_left;
+        let memory = self.memory.as_mut().expect("the caller has checked");
+        let id = memory.step(task).access;
+        let access = &memory.accesses[id.0 as usize];
+        let epoch = memory.region(access.region).expect("in use").epoch;
+        let pass = match access.order {
+            Order::Sequential { .. } => access.period_work() * u128::from(access.pages),
+            Order::Random => 0,
+        };
+        let step = memory.step(task);
+        if step.epoch == epoch {
+            return;
+        }
+        // Go back from the planned stop to the present place.
+        step.rest += u128::from(left);
+        if pass > 0 {
+            step.cursor = (step.cursor + pass - u128::from(left) % pass) % pass;
+        }
+        self.plan_stop(task);
     }
 
     /// Touches the units that are due at a stop. Returns true: the step goes on.
@@ -264,6 +301,12 @@ impl Kernel {
         let access = memory.accesses[id.0 as usize].clone();
         let mut cost = 0;
         for unit in units {
+            let memory = self.memory.as_mut().expect("checked");
+            if memory.region(access.region).is_some_and(|region| region.is_marked(unit)) {
+                let fault = self.hint_fault(cpu, task, access.region, unit);
+                self.charge(fault);
+                continue;
+            }
             match memory.touch(access.region, unit, access.write, node, mems.as_deref()) {
                 Ok(None) => {}
                 Ok(Some(fault)) => {
@@ -285,6 +328,7 @@ impl Kernel {
                 }
             }
         }
+        let memory = self.memory.as_mut().expect("checked");
         memory.stats.first_touch_ns += cost;
         let region = memory.regions[access.region.0 as usize].as_deref_mut().expect("in use");
         let moved = region.take_moved();
@@ -334,8 +378,9 @@ impl Kernel {
         units
     }
 
-    /// Gives new speeds to the tasks that access a region, because its pages have moved.
-    fn region_moved(&mut self, region: RegionId) {
+    /// Gives new speeds and stops to the tasks that access a region, because its pages have moved or
+    /// were marked.
+    pub(crate) fn region_moved(&mut self, region: RegionId) {
         let memory = self.memory.as_ref().expect("a region exists");
         let cpus: Vec<usize> = memory.bandwidth.loaded().collect();
         for cpu in cpus.into_iter().map(|cpu| CpuId(cpu as u32)) {
@@ -360,11 +405,12 @@ impl Kernel {
             huge_access: costs.memory.huge_access.of(ONE),
         };
         let memory = self.memory.as_mut().expect("an access has a region");
-        let step = memory.step(task);
-        if step.segment == 0 {
+        if memory.step(task).segment == 0 {
             return;
         }
-        let access = step.access;
+        self.replan(task);
+        let memory = self.memory.as_mut().expect("checked");
+        let access = memory.step(task).access;
         let load = memory.load_of(access, node, speed, prices);
         let time = memory.bandwidth.time(&load);
         memory.step(task).counted = self.tasks[task].step_left;

@@ -9,11 +9,12 @@ use crate::bpf::flags::{queue, wake};
 use crate::cpu::{Cpu, PerCpu};
 use crate::kernel::event::{Event, SplitU64, lane};
 use crate::kernel::{AfterEvent, Kernel};
+use crate::memory::Memory;
 use crate::task::behavior::{CgroupSpec, Policy};
 use crate::task::{Class, TaskState, TaskTable};
 use scxlab_fair::{
-    BandwidthSpec, DequeueFlags, Dequeued, EnqueueFlags, Env, FairPolicy, Resched, TaskParams,
-    TimerKind, WakeFlags,
+    BandwidthSpec, DequeueFlags, Dequeued, EnqueueFlags, Env, FairPolicy, HintFault, MmScan,
+    NumaAction, Resched, ScanBudget, TaskParams, TimerKind, WakeFlags,
 };
 use scxlab_machine::CostTable;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
@@ -27,6 +28,7 @@ struct View<'a> {
     cpus: &'a PerCpu<Cpu>,
     tasks: &'a TaskTable,
     costs: &'a CostTable,
+    memory: Option<&'a Memory>,
     now: Nanos,
 }
 
@@ -54,14 +56,44 @@ impl Env for View<'_> {
     fn per_cpu_kthread(&self, task: TaskId) -> bool {
         self.tasks[task].kthread && self.tasks[task].nr_allowed == 1
     }
+
+    fn process(&self, task: TaskId) -> TaskId {
+        self.tasks[task].leader
+    }
+
+    fn nr_threads(&self, task: TaskId) -> u32 {
+        self.tasks[self.tasks[task].leader].nr_other_threads + 1
+    }
+
+    fn pid(&self, task: TaskId) -> i32 {
+        self.tasks[task].pid as i32
+    }
+
+    fn run_ns(&self, task: TaskId) -> Nanos {
+        self.tasks[task].account.run_ns
+    }
+
+    fn rss_pages(&self, task: TaskId) -> u64 {
+        self.memory.map_or(0, |memory| memory.rss(self.tasks[task].leader))
+    }
+
+    fn has_mm(&self, task: TaskId) -> bool {
+        let t = &self.tasks[task];
+        !t.kthread && !t.exiting && !t.is_idle_task()
+    }
 }
 
 /// Borrows the default class, and at the same time the part of the kernel's state that the class
 /// may read (`View`).
 macro_rules! with_view {
     ($k:ident, |$fair:ident, $view:ident| $body:expr) => {{
-        let $view =
-            View { cpus: &$k.cpus, tasks: &$k.tasks, costs: &$k.machine.costs, now: $k.now };
+        let $view = View {
+            cpus: &$k.cpus,
+            tasks: &$k.tasks,
+            costs: &$k.machine.costs,
+            memory: $k.memory.as_deref(),
+            now: $k.now,
+        };
         let $fair = &mut $k.fair;
         $body
     }};
@@ -85,6 +117,7 @@ impl Kernel {
 
     pub(crate) fn fair_task_dead(&mut self, task: TaskId) {
         let at = self.clock();
+        self.fair.numa_free(task, true);
         self.fair.task_dead(task, at);
     }
 
@@ -213,9 +246,40 @@ impl Kernel {
         })
     }
 
-    /// Does nothing, because the default class learns the new CPU when the kernel enqueues the
-    /// task there.
-    pub(crate) fn fair_migrate(&mut self, _task: TaskId, _from: CpuId, _to: CpuId) {}
+    /// Tells NUMA balancing of a move. The rest of the default class learns the new CPU when the
+    /// kernel enqueues the task there.
+    pub(crate) fn fair_migrate(&mut self, task: TaskId, from: CpuId, to: CpuId) {
+        if self.memory.is_some() {
+            with_view!(self, |fair, view| fair.numa_migrated(&view, task, from, to));
+        }
+    }
+
+    pub(crate) fn fair_numa_tick(&mut self, task: TaskId, mm: &MmScan, jiffies: u64) -> bool {
+        with_view!(self, |fair, view| fair.numa_tick(&view, task, mm, jiffies))
+    }
+
+    pub(crate) fn fair_numa_scan(
+        &mut self,
+        task: TaskId,
+        mm: &mut MmScan,
+        jiffies: u64,
+    ) -> Option<ScanBudget> {
+        with_view!(self, |fair, view| fair.numa_scan(&view, task, mm, jiffies))
+    }
+
+    pub(crate) fn fair_wants_page(&mut self, fault: &HintFault) -> bool {
+        with_view!(self, |fair, view| fair.numa_wants_page(&view, fault))
+    }
+
+    pub(crate) fn fair_count_fault(
+        &mut self,
+        fault: &HintFault,
+        mm: &mut MmScan,
+        jiffies: u64,
+    ) -> NumaAction {
+        let at = self.clock();
+        with_view!(self, |fair, view| fair.numa_fault(&view, fault, mm, jiffies, at))
+    }
 
     pub(crate) fn fair_reweight(&mut self, task: TaskId) {
         let (nice, policy) = (self.tasks[task].nice, fair_policy(self.tasks[task].policy));
@@ -434,6 +498,7 @@ impl Kernel {
 
     fn fair_moved(&mut self, task: TaskId, to: CpuId) {
         let from = self.tasks[task].cpu;
+        self.fair_migrate(task, from, to);
         self.count_migration(task, from, to);
     }
 

@@ -94,6 +94,9 @@ impl Kernel {
             Class::Rt | Class::Deadline => self.rt_tick(cpu),
             Class::Idle => {}
         }
+        if self.memory.is_some() {
+            self.numa_tick(cpu);
+        }
         self.watchdog_tick();
         self.fair_balance_tick(cpu);
     }

@@ -7,6 +7,7 @@
 //! `wakeup_preempt()`, 7.3.
 
 use crate::bpf::flags::{queue, wake};
+use crate::cpu::Push;
 use crate::cpu::lock::LockId;
 use crate::kernel::event::Event;
 use crate::kernel::{AfterEvent, Kernel};
@@ -275,9 +276,14 @@ impl Kernel {
 
     /// Makes the stopper move the running task of `cpu` to `target`.
     pub(crate) fn push_away(&mut self, cpu: CpuId, task: TaskId, target: CpuId) {
+        self.push(cpu, Push::new(task, target));
+    }
+
+    /// Requests the stopper on `cpu`.
+    pub(crate) fn push(&mut self, cpu: CpuId, push: Push) {
         // The CPU switches twice: to the stopper task and back.
         self.charge(2 * self.machine.costs.sched.context_switch_ns);
-        self.cpus[cpu].pushing = Some((task, target));
+        self.cpus[cpu].pushing = Some(push);
         self.resched(cpu);
     }
 }

@@ -200,6 +200,8 @@ pub trait Sys {
     fn region_new(&mut self, _spec: RegionSpec) -> Result<RegionId, SysError> {
         Err(SysError::Invalid)
     }
+    /// Adds a region to the address space of a task's process.
+    fn region_map(&mut self, _task: TaskId, _region: RegionId) {}
     /// Declares how steps access a region.
     fn access_new(&mut self, _access: Access) -> Result<AccessId, SysError> {
         Err(SysError::Invalid)

@@ -132,6 +132,9 @@ impl Kernel {
                 self.charge(self.machine.costs.syscall.exec_ns);
                 self.tasks[task].execed = true;
                 crate::bpf::mirror::identity(&mut self.vm.mem, &self.tasks[task]);
+                if self.memory.is_some() {
+                    self.numa_execed(task);
+                }
                 self.exec_balance(cpu, task);
                 false
             }

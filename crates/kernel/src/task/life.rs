@@ -134,6 +134,9 @@ impl Kernel {
         self.mirror_family(id, parent.unwrap_or(self.tasks.init), leader);
         self.cgroups.attach(spec.cgroup, id);
         self.fair_task_new(id);
+        if self.memory.is_some() {
+            self.numa_forked(id, parent);
+        }
         self.ext_init_entity(id);
         self.tasks.nr_workload += 1;
         if let Err(error) = self.ext_fork(id) {

@@ -133,6 +133,12 @@ impl Sys for Kernel {
         self.region_create(spec)
     }
 
+    fn region_map(&mut self, task: TaskId, region: RegionId) {
+        if self.is_reachable(task) {
+            self.region_attach(task, region);
+        }
+    }
+
     fn access_new(&mut self, access: Access) -> Result<AccessId, SysError> {
         self.access_create(access).ok_or(SysError::Invalid)
     }

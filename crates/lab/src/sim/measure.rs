@@ -223,7 +223,15 @@ fn memory(t: &mut MetricTable, k: &Kernel, executor: &Executor) {
     }
     t.count(&metric::MEMORY_ACCESSES, memory.stats.accesses());
     t.count(&metric::MEMORY_REMOTE_ACCESSES, memory.stats.remote_accesses());
-    t.count(&metric::MEMORY_FIRST_TOUCH, memory.stats.first_touch_ns);
+    let stats = &memory.stats;
+    t.count(&metric::MEMORY_FIRST_TOUCH, stats.first_touch_ns);
+    t.count(&metric::MEMORY_MIGRATE, stats.migrate_ns);
+    t.count(&metric::NUMA_PTE_UPDATES, stats.pte_updates);
+    t.count(&metric::NUMA_HINT_FAULTS, stats.hint_faults);
+    t.count(&metric::NUMA_HINT_FAULTS_LOCAL, stats.hint_faults_local);
+    t.count(&metric::NUMA_PAGES_MIGRATED, stats.pages_migrated);
+    t.count(&metric::NUMA_TASK_MOVES, stats.task_moves);
+    t.count(&metric::NUMA_TASK_SWAPS, stats.task_swaps);
 }
 
 fn reports(k: &Kernel) -> Vec<TaskReport> {

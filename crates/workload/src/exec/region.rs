@@ -94,6 +94,7 @@ impl Executor {
             self.regions.living.insert((owner, object), living);
         }
         let living = self.regions.living.get_mut(&(owner, object)).expect("present");
+        sys.region_map(self.threads[t].task, living.id);
         if let Some(&known) = living.accesses.get(&index) {
             return Some(known);
         }
