@@ -9,16 +9,19 @@ mod fair_numa {
 }
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::op::Op;
+use scxlab_kernel::numa::NumaBalancing;
 use scxlab_kernel::task::{Class, TaskState};
 use scxlab_loader::btf::BtfKind;
 use scxlab_loader::link::Loaded;
+use scxlab_machine::Machine;
 use scxlab_machine::id::CpuId;
 use scxlab_testkit::checks;
-use scxlab_testkit::shipped::scheduled;
-use scxlab_testkit::sim::{kernel, link};
+use scxlab_testkit::shipped::{attach_with_recipe, scheduled};
+use scxlab_testkit::sim::{kernel, link, region_pages};
 use scxlab_testkit::state::{size_of, stat, struct_field, task_field};
 
 use fair_numa::settle::{MS, NodeFigures, SECOND, assert_spread, node_of, watch, work};
@@ -192,8 +195,7 @@ fn weights_of_nodes_are_what_is_queued_at_every_event() {
     }
 }
 
-/// Sets the node of a task's memory, as automatic NUMA balancing would; the simulated kernel has no
-/// such balancing.
+/// Sets the node of a task's memory, as automatic NUMA balancing would for a task with regions.
 fn set_memory(k: &mut Kernel, name: &str, node: i32) {
     let addr = k.tasks.iter().find(|t| t.name == name).expect("the task").addr;
     let target = k.target();
@@ -268,6 +270,82 @@ fn faults_are_the_second_key() {
     let seen = watch(&mut k, 2 * SECOND, None);
     let time = seen.time.values().next().expect("the process");
     assert_eq!((seen.moves, time[1]), (0, 0), "{time:?}");
+}
+
+/// Four processes of four threads with a heap each, most of which lies on one node: 64 % on node
+/// `i + shift` for process i, the rest on all nodes.
+fn with_memory(shift: u32) -> String {
+    (0..4)
+        .map(|i| {
+            let home = (i + shift) % 4;
+            format!(
+                "[[region]]\nname = 'heap-{i}'\nsize = '26MiB'\nhuge = false\npopulate = '{home}'\n\
+                 [[region]]\nname = 'rest-{i}'\nsize = '24MiB'\nhuge = false\npopulate = '0-3'\n\
+                 [[thread]]\nname = 'vm-{i}-{{i}}'\nprocess = 'vm-{i}'\ninstances = 4\n\
+                 ops = [{{ loop = {{ ops = [\
+                 {{ compute = {{ work = '4ms', region = 'heap-{i}', memory = 50 }} }}, \
+                 {{ compute = {{ work = '3ms', region = 'rest-{i}', memory = 50 }} }}, \
+                 {{ sleep = '1ms' }}] }} }}]\n"
+            )
+        })
+        .collect()
+}
+
+/// Returns for each process the node with most of its CPU time in the last second, and the parts
+/// of its CPU time and of its pages there, in percent.
+fn places(k: &mut Kernel, until: u64) -> Vec<(usize, u64, u64)> {
+    k.advance(until - SECOND);
+    let seen = watch(k, until, None);
+    let regions = region_pages(k);
+    let place = |(i, time): (usize, &Vec<u64>)| {
+        let node = (0..4).max_by_key(|n| time[*n]).expect("a node");
+        let own = || regions.iter().filter(|region| region.owner == format!("vm-{i}"));
+        let there: u64 = own().map(|region| region.pages[node]).sum();
+        let all: u64 = own().flat_map(|region| &region.pages).sum();
+        (node, time[node] * 100 / time.iter().sum::<u64>(), there * 100 / all)
+    };
+    seen.time.values().enumerate().map(place).collect()
+}
+
+/// With scans of sched_ext tasks, the pages of each process come to the node where consolidation
+/// has brought its tasks: the state that the 2013 thread aimed at.
+#[test]
+fn tasks_and_memory_come_to_one_node() {
+    for shift in 0..3 {
+        let (mut k, _) =
+            scheduled("fair,numa=consolidate+faults", "4n4c1t", &with_memory(shift), 1);
+        k.numa_balancing = NumaBalancing::Ext;
+        k.start();
+        let places = places(&mut k, 20 * SECOND);
+        assert!(places.iter().all(|p| p.1 >= 90 && p.2 >= 90), "{shift}: {places:?}");
+        let mut nodes: Vec<usize> = places.iter().map(|p| p.0).collect();
+        nodes.sort_unstable();
+        assert_eq!(nodes, [0, 1, 2, 3]);
+        checks::after(&k);
+    }
+}
+
+/// As Linux 7.3 does it: the default class places tasks and pages for a while, then the scheduler is
+/// attached. Its tasks gather, and no page moves any more.
+#[test]
+fn after_the_attach_pages_stay() {
+    let machine = Arc::new(Machine::resolve("4n4c1t").unwrap());
+    let mut k = kernel("4n4c1t", &with_memory(1), 1);
+    k.start();
+    k.advance(8 * SECOND);
+    let preferred = k.tasks.iter().filter(|t| t.name.starts_with("vm-"));
+    let preferred: Vec<_> = preferred.map(|t| k.fair.numa_preferred(t.id)).collect();
+    assert!(preferred.iter().all(Option::is_some), "{preferred:?}");
+    attach_with_recipe(&mut k, "fair,numa=consolidate+faults", &machine);
+    let migrated = |k: &Kernel| k.memory.as_ref().unwrap().stats.pages_migrated;
+    // Marks of the last scan before the attach may still move a page.
+    k.advance(10 * SECOND);
+    let before = migrated(&k);
+    assert!(before > 0);
+    let places = places(&mut k, 14 * SECOND);
+    assert!(places.iter().all(|p| p.1 >= 90), "{places:?}");
+    assert_eq!(migrated(&k), before);
+    checks::after(&k);
 }
 
 #[test]
