@@ -27,6 +27,7 @@ use crate::error::WorkloadError;
 use crate::exec::Perturb;
 use crate::program::{CpuList, Op, Program, ThreadTemplate};
 
+mod access;
 mod burn;
 mod cgroup;
 mod collect;

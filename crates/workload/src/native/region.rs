@@ -23,16 +23,14 @@ use std::sync::atomic::{
 use super::plan::{NO_PROCESS, Tables};
 use super::shared::{Ident, Shared};
 use super::sys::{self, Errno};
-use crate::compile::insn::{ObjectKind, RegionAccess};
+use crate::compile::insn::ObjectKind;
 use crate::exec::RegionPages;
-use crate::program::{NodeList, Pattern, RegionDef, RegionPolicy, Sharing, TouchKind, names};
+use crate::program::{NodeList, RegionDef, RegionPolicy, Sharing, names};
 
 /// Number of nodes whose pages are counted.
 pub const MAX_NODES: usize = 64;
-const PAGE: usize = 4096;
+pub const PAGE: usize = 4096;
 const HUGE: usize = 2 << 20;
-/// Number of accesses between two checks whether to stop.
-const STRETCH: u64 = 4096;
 /// Number of pages of one `move_pages` call.
 const BATCH: usize = 512;
 
@@ -87,7 +85,7 @@ impl RegionTable {
     }
 
     /// Distance from a region's first byte to its bits.
-    fn bits(&self) -> usize {
+    pub fn bits(&self) -> usize {
         self.mapped + PAGE
     }
 }
@@ -348,79 +346,4 @@ pub fn note(tables: &Tables) -> Vec<String> {
         ));
     }
     notes
-}
-
-/// The part of a mapped region that an access names.
-pub struct Window<'a> {
-    /// Address of the region's first byte.
-    at: *mut u8,
-    bits: *const AtomicU64,
-    access: &'a RegionAccess,
-}
-
-/// Where a thread's accesses of one kind are: the next place of a sequence, or the state of the
-/// generator that draws places.
-pub type Cursor = AtomicU64;
-
-impl Window<'_> {
-    /// `at` is an address that `map` returned for the access's region in this process.
-    pub fn new<'a>(table: &RegionTable, at: u64, access: &'a RegionAccess) -> Window<'a> {
-        let at = at as *mut u8;
-        Window { at, bits: at.wrapping_add(table.bits()).cast(), access }
-    }
-
-    /// Does `count` accesses from the cursor on; returns early when `stop` returns true.
-    pub fn access(&self, cursor: &Cursor, count: u64, stop: impl Fn() -> bool) {
-        let touch = &self.access.touch;
-        let stride = touch.stride.max(1);
-        let per_pass = touch.size.div_ceil(stride).max(1);
-        let random = touch.pattern == Pattern::Random || touch.kind == TouchKind::Chase;
-        let mut state = cursor.load(Relaxed);
-        for n in 0..count {
-            if n % STRETCH == STRETCH - 1 && stop() {
-                break;
-            }
-            let place = if random {
-                state = state.wrapping_mul(6_364_136_223_846_793_005);
-                state = state.wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) % per_pass * stride
-            } else {
-                state % per_pass * stride
-            };
-            let read = self.one(place, touch.kind);
-            // The value that a chase reads is 0, which the processor cannot know in advance.
-            state = state.wrapping_add(if random { read } else { 1 });
-        }
-        cursor.store(state, Relaxed);
-    }
-
-    /// Number of accesses of a `touch`.
-    pub fn nr_accesses(&self) -> u64 {
-        let touch = &self.access.touch;
-        if touch.count > 0 { touch.count } else { touch.size.div_ceil(touch.stride.max(1)) }
-    }
-
-    #[inline]
-    fn one(&self, place: u64, kind: TouchKind) -> u64 {
-        let place = (self.access.offset + place) as usize;
-        let page = place / PAGE;
-        let bit = 1 << (page % 64);
-        // SAFETY: `compile::region` has refused accesses beyond the region's end; the region is
-        // mapped until its last thread has ended, and has a bit for each page. Other threads access
-        // the same bytes, which are 0 and stay 0.
-        unsafe {
-            let at = self.at.add(place);
-            let bits = &*self.bits.add(page / 64);
-            if bits.load(Relaxed) & bit == 0 {
-                bits.fetch_or(bit, Relaxed);
-                at.write_volatile(0);
-            }
-            match kind {
-                TouchKind::Write => at.write_volatile(0),
-                TouchKind::Read => drop(at.read_volatile()),
-                TouchKind::Chase => return at.read_volatile().into(),
-            }
-        }
-        0
-    }
 }

@@ -9,6 +9,7 @@
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
+use super::access::Cursor;
 use super::error::RefusedCallKind;
 use super::pipe::Pipe;
 use super::plan::Tables;
@@ -199,7 +200,7 @@ pub struct Shared {
     /// Address of the region of each access of a thread, indexed by slot and access.
     pub region_at: &'static [AtomicU64],
     /// Where each access of a thread is, with the same index.
-    pub cursors: &'static [region::Cursor],
+    pub cursors: &'static [Cursor],
     pub made_of: &'static [AtomicU32],
     pub processes: &'static [Process],
     /// Descriptors of `cgroup.threads` files: first the root's, then one per cgroup.

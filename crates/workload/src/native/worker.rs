@@ -19,15 +19,14 @@ use super::burn::burn;
 use super::error::RefusedCallKind;
 use super::memory::Buffer;
 use super::plan::Tables;
-use super::region::{self, Window};
 use super::sample;
 use super::shared::{self, Shared, Slot};
 use super::sys::{self, Errno, SchedAttr};
 use crate::compile::insn::{Insn, TimerRef, WaitObject};
-use crate::program::{Pattern, PolicyDef, Sharing, TouchKind};
+use crate::program::PolicyDef;
 
 /// Approximate CPU time between two checks of the stop flag in a long compute.
-const CHUNK_NS: Nanos = 20_000;
+pub const CHUNK_NS: Nanos = 20_000;
 
 /// Data shared by all threads of a process.
 pub struct Env {
@@ -48,16 +47,16 @@ pub struct Thread {
     pub env: &'static Env,
     pub index: u32,
     pub slot: &'static Slot,
-    binding: &'static [u32],
+    pub binding: &'static [u32],
     loops: &'static [AtomicU64],
     own_timers: &'static [AtomicU64],
     /// Addresses of the regions of the template's accesses, and where these accesses are.
-    region_at: &'static [AtomicU64],
-    cursors: &'static [AtomicU64],
+    pub region_at: &'static [AtomicU64],
+    pub cursors: &'static [AtomicU64],
     pub pc: u32,
     /// Start of the run on CLOCK_MONOTONIC.
     started: Nanos,
-    template: u32,
+    pub template: u32,
     buffer: Buffer,
     noise: Option<Stream>,
 }
@@ -203,74 +202,6 @@ impl Thread {
         let bytes = self.env.tables.templates[self.template as usize].touched;
         self.buffer = Buffer::new(bytes).map_err(|errno| (RefusedCallKind::Memory, errno))?;
         self.map_regions().map_err(|errno| (RefusedCallKind::Region, errno))
-    }
-
-    /// Maps the regions of the thread's accesses.
-    pub fn map_regions(&self) -> Result<(), Errno> {
-        let Env { tables, shared } = self.env;
-        let accesses = tables.compiled.templates[self.template as usize].accesses.clone();
-        for (local, index) in accesses.enumerate() {
-            let object = tables.compiled.tables.accesses[index as usize].region.index(self.binding);
-            let owner = self.owner(tables.regions[object].of);
-            let at = region::map(tables, shared, owner, object, &self.slot.who)?;
-            self.region_at[local].store(at, Relaxed);
-            // Any value differs between threads, and so do the places that they draw.
-            self.cursors[local].store(u64::from(self.index) << 32, Relaxed);
-        }
-        Ok(())
-    }
-
-    fn owner(&self, of: Sharing) -> u64 {
-        let slot = self.slot;
-        region::owner_of(of, slot.process.load(Relaxed), slot.serial.load(Relaxed))
-    }
-
-    /// Counts and unmaps the thread's own regions, and those of its process if no other thread of
-    /// it is left.
-    pub fn unmap_regions(&self, last_of_process: bool) {
-        let Env { tables, shared } = self.env;
-        if tables.max_accesses > 0 {
-            region::unmap(tables, shared, self.owner(Sharing::Thread));
-            if last_of_process {
-                region::unmap(tables, shared, self.owner(Sharing::Process));
-            }
-        }
-    }
-
-    /// Executes `touch` of a region, or `compute` with one.
-    fn access_region(&mut self, index: u32) -> Flow {
-        let tables = &self.env.tables;
-        let access = &tables.compiled.tables.accesses[index as usize];
-        let first = tables.compiled.templates[self.template as usize].accesses.start;
-        let local = (index - first) as usize;
-        let table = &tables.regions[access.region.index(self.binding)];
-        let window = Window::new(table, self.region_at[local].load(Relaxed), access);
-        let cursor = &self.cursors[local];
-        let head = self.env.shared.head();
-        let stop = || head.stop.load(Relaxed) != 0;
-        let Some((work, percent)) = access.work else {
-            if access.touch.pattern == Pattern::Sequential {
-                cursor.store(0, Relaxed);
-            }
-            window.access(cursor, window.nr_accesses(), stop);
-            return Ok(());
-        };
-        let since = self.now();
-        let random =
-            access.touch.pattern == Pattern::Random || access.touch.kind == TouchKind::Chase;
-        let each = if random { &head.random_ps } else { &head.sequential_ps };
-        let each = u128::from(each.load(Relaxed).max(1));
-        let mut left = self.noisy(work);
-        while left > 0 {
-            self.stopped()?;
-            let part = left.min(CHUNK_NS);
-            let memory = part * percent / 100;
-            burn(self.iterations(part - memory));
-            window.access(cursor, (u128::from(memory) * 1000 / each) as u64, stop);
-            left -= part;
-        }
-        self.note_run(since);
-        Ok(())
     }
 
     /// Draws the thread's random start offset.
@@ -475,7 +406,7 @@ impl Thread {
     }
 
     /// Returns the work of a compute that asks for `work`.
-    fn noisy(&mut self, work: Nanos) -> Nanos {
+    pub fn noisy(&mut self, work: Nanos) -> Nanos {
         let noise = u64::from(self.env.tables.plan.compute_noise_permille.min(999));
         let Some(stream) = &mut self.noise else { return work };
         self.slot.draws.store(self.slot.draws.load(Relaxed) + 1, Relaxed);
@@ -485,7 +416,7 @@ impl Thread {
     }
 
     /// Returns the number of the loop's iterations that do this much work.
-    fn iterations(&self, work: Nanos) -> u64 {
+    pub fn iterations(&self, work: Nanos) -> u64 {
         let head = self.env.shared.head();
         let (per, ns) = (head.iterations.load(Relaxed), head.iterations_ns.load(Relaxed));
         u64::try_from(u128::from(work) * u128::from(per) / u128::from(ns)).unwrap_or(u64::MAX)
@@ -570,7 +501,7 @@ impl Thread {
         Ok(())
     }
 
-    fn note_run(&self, since: Nanos) {
+    pub fn note_run(&self, since: Nanos) {
         let run = &self.slot.phase.run;
         let spent = self.now().saturating_sub(since);
         run.store(run.load(Relaxed).saturating_add(spent), Relaxed);
