@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
+use scxlab_lab::sim::NumaBalancing;
 use scxlab_workload::program::TimeSpan;
 
 use crate::{complete, exit};
@@ -173,6 +174,20 @@ pub struct RunArgs {
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = noise)]
     pub compute_noise: u32,
 
+    /// Automatic NUMA balancing of the kernel's default class; by default on, if the machine has
+    /// several nodes
+    ///
+    /// It moves the pages of the workload's regions and the tasks that use them. `ext` is for
+    /// --on sim: it also scans the memory of tasks that a sched_ext scheduler has, which no kernel
+    /// does. On a host, the kernel.numa_balancing setting must be as asked.
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub numa_balancing: Option<NumaArg>,
+
+    /// Attach the scheduler when the workload has run this long; until then, the default class has
+    /// all tasks
+    #[arg(long, value_name = "TIME")]
+    pub attach_after: Option<TimeSpan>,
+
     /// Number of simulations at a time; 0 is one per CPU of this host. Results do not depend on it
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = jobs)]
     pub jobs: usize,
@@ -195,7 +210,7 @@ pub struct RunArgs {
     /// The folder holds the command and all files that it read. The exit code is 1 if a simulated
     /// run differs.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scheduler", "workload", "machine", "runs", "seed", "duration", "on", "tolerance",
-        "start_offset", "compute_noise", "memory_limit", "kernel", "kernel_args", "memory", "accel", "programs"])]
+        "start_offset", "compute_noise", "numa_balancing", "attach_after", "memory_limit", "kernel", "kernel_args", "memory", "accel", "programs"])]
     pub again: Option<PathBuf>,
 
     /// Exit with 1 if a scheduler was ejected, a run stopped early, or a runnable task never ran
@@ -206,6 +221,24 @@ pub struct RunArgs {
 impl RunArgs {
     pub fn workload(&self) -> &str {
         self.workload.as_deref().expect("clap requires it")
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NumaArg {
+    Off,
+    On,
+    /// As `on`, and memory of sched_ext tasks is scanned too
+    Ext,
+}
+
+impl NumaArg {
+    pub fn mode(self) -> NumaBalancing {
+        match self {
+            NumaArg::Off => NumaBalancing::Off,
+            NumaArg::On => NumaBalancing::On,
+            NumaArg::Ext => NumaBalancing::Ext,
+        }
     }
 }
 

@@ -53,6 +53,8 @@ pub enum CliError {
     HostMachine {
         machine: String,
     },
+    /// `--numa-balancing ext` on a real kernel.
+    NumaExt,
     /// A machine for conformance cases whose CPUs QEMU would number differently. Cases name CPUs by
     /// number.
     Numbering {
@@ -147,6 +149,10 @@ impl std::fmt::Display for CliError {
             CliError::HostMachine { machine } => {
                 write!(f, "--on host runs on this machine: -m must be host, not {machine}")
             }
+            CliError::NumaExt => write!(
+                f,
+                "--numa-balancing ext is for --on sim: Linux scans only tasks of the default class"
+            ),
             CliError::Numbering { machine } => write!(
                 f,
                 "QEMU numbers the CPUs of {machine} differently, and cases name CPUs by number; use another machine"
@@ -264,7 +270,8 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             | CliError::NotTheSame { .. }
             | CliError::Interrupted { .. } => Code::Ejected,
             CliError::InGuest { code, .. } => *code,
-            CliError::HostMachine { .. }
+            CliError::NumaExt
+            | CliError::HostMachine { .. }
             | CliError::NotText { .. }
             | CliError::Numbering { .. }
             | CliError::NothingToAttach { .. } => Code::Usage,
@@ -343,12 +350,15 @@ fn of_live(error: &LiveError) -> Code {
         | LiveError::NoSchedExt { .. }
         | LiveError::NoBtf { .. }
         | LiveError::Busy { .. }
+        | LiveError::NumaBalancing { .. }
+        | LiveError::NoNumaBalancing { .. }
         | LiveError::Probe(_)
         | LiveError::Workload(NativeError::Setup(NativeSetupError::Lacks { .. }))
         | LiveError::Machine(_) => Code::Target,
         LiveError::Prepare(e) => of_prepare(e),
         LiveError::Recipe(e) => of_recipe(e),
-        LiveError::Witness(_)
+        LiveError::NotAttached
+        | LiveError::Witness(_)
         | LiveError::Load { .. }
         | LiveError::Verifier { .. }
         | LiveError::Attach { .. }
@@ -394,7 +404,7 @@ fn of_sim(error: &SimError) -> Code {
         SimError::Link(e) => of_link(e),
         SimError::Recipe(e) => of_recipe(e),
         SimError::Attach { error: ObjectAttachError::CidForm { .. }, .. } => Code::Unmodelled,
-        SimError::Attach { .. } => Code::Input,
+        SimError::Attach { .. } | SimError::NotAttached { .. } => Code::Input,
         SimError::Workload(e) => of_workload(e),
         SimError::Unmodelled { .. } => Code::Unmodelled,
         SimError::Memory(_) => Code::Target,

@@ -15,6 +15,7 @@ use anyhow::Result;
 use scxlab_lab::input::{InputError, Workload};
 use scxlab_lab::run::Run;
 use scxlab_lab::session::Session;
+use scxlab_lab::sim::NumaBalancing;
 use scxlab_live::LiveError;
 use scxlab_live::job::{Job, JobTask, LiveTarget, Reply};
 use scxlab_live::trace::Recording;
@@ -101,6 +102,11 @@ pub fn runs(
         duration,
         start_offset_max: session.perturb.start_offset_max,
         compute_noise_permille: session.perturb.compute_noise_permille,
+        numa_balancing: match session.numa_balancing {
+            Some(NumaBalancing::Ext) => return Err(CliError::NumaExt.into()),
+            mode => mode.map(|mode| mode == NumaBalancing::On),
+        },
+        attach_after: session.attach_after,
         trace: trace_buffer,
     };
     let count = u64::from(session.runs) * session.schedulers.len() as u64;

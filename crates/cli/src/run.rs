@@ -19,7 +19,7 @@ use scxlab_workload::Perturb;
 use scxlab_workload::program::TimeSpan;
 
 use crate::again::{self, StoredRequest};
-use crate::args::{EngineArg, Format, On, RunArgs};
+use crate::args::{EngineArg, Format, NumaArg, On, RunArgs};
 use crate::exit::{CliError, FailedRuns};
 use crate::input::Inputs;
 use crate::progress::with_bar;
@@ -268,6 +268,8 @@ fn session(
             EngineArg::Jit => Engine::Jit,
         },
         max_memory: args.memory_limit,
+        numa_balancing: args.numa_balancing.map(NumaArg::mode),
+        attach_after: args.attach_after.map(|at| at.0),
         threads: args.jobs,
     })
 }

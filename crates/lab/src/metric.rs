@@ -229,7 +229,16 @@ metrics! {
         "pages of the workload's regions on the node, at the end of the run or of their owner; only \
          with regions, as the other metrics of memory",
         "the same, as `move_pages` tells; absent if a process with regions was killed" =>
-            MEMORY_NODE_PAGES = metric("memory_node<n>_pages", Unit::One);
+            MEMORY_NODE_PAGES = metric("memory_node<n>_pages", Unit::One).agrees(&[
+                "memory_node0_pages",
+                "memory_node1_pages",
+                "memory_node2_pages",
+                "memory_node3_pages",
+                "memory_node4_pages",
+                "memory_node5_pages",
+                "memory_node6_pages",
+                "memory_node7_pages",
+            ]);
         "cache lines that tasks fetched from regions; those from another node than the CPU's",
         "-" =>
             MEMORY_ACCESSES = metric("memory_accesses", Unit::One)

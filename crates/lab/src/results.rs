@@ -14,6 +14,7 @@ use crate::input::Workload;
 use crate::prepare::Prepared;
 use crate::run::Run;
 use crate::session::Session;
+use crate::sim::NumaBalancing;
 
 /// All results of a session.
 #[derive(Clone, Debug, Serialize)]
@@ -43,6 +44,12 @@ pub struct Manifest {
     pub duration_ns: Option<u64>,
     pub start_offset_max_ns: u64,
     pub compute_noise_permille: u32,
+    /// Automatic NUMA balancing, if the user chose it: `off`, `on` or `ext`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa_balancing: Option<&'static str>,
+    /// Time at which the schedulers were attached; None: before the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attach_after_ns: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -163,6 +170,8 @@ fn manifest(session: &Session, request: Request) -> Manifest {
         duration_ns: session.duration.or(session.workload.duration()),
         start_offset_max_ns: session.perturb.start_offset_max,
         compute_noise_permille: session.perturb.compute_noise_permille,
+        numa_balancing: session.numa_balancing.map(NumaBalancing::name),
+        attach_after_ns: session.attach_after,
     }
 }
 

@@ -20,7 +20,7 @@ use scxlab_workload::{Perturb, Program};
 use crate::input::Workload;
 use crate::prepare::Prepared;
 use crate::run::Run;
-use crate::sim::{SimError, SimSpec, simulate};
+use crate::sim::{NumaBalancing, SimError, SimSpec, simulate};
 
 /// A request for runs.
 pub struct Session {
@@ -39,6 +39,10 @@ pub struct Session {
     pub engine: Engine,
     /// Maximum memory in bytes that the object and the workload may occupy in each run.
     pub max_memory: u64,
+    /// Automatic NUMA balancing; None: as on a kernel with its defaults.
+    pub numa_balancing: Option<NumaBalancing>,
+    /// Time after the workload's start at which the scheduler is attached; None: before the start.
+    pub attach_after: Option<Nanos>,
     /// Number of threads; 0 means one per CPU of the host.
     pub threads: usize,
 }
@@ -240,6 +244,8 @@ impl Session {
             perturb: self.perturb,
             engine: self.engine,
             max_memory: self.max_memory,
+            numa_balancing: self.numa_balancing.unwrap_or_default(),
+            attach_after: self.attach_after,
         };
         let start = Instant::now();
         // Only this thread writes the run's progress. Relaxed is enough, because the threads that

@@ -18,6 +18,7 @@ use scxlab_kernel::boot::Setup;
 use scxlab_kernel::ext::host::KernelTarget;
 use scxlab_kernel::ext::object::ObjectAttachError;
 use scxlab_kernel::kernel::{Kernel, Limits, Stop};
+pub use scxlab_kernel::numa::NumaBalancing;
 use scxlab_loader::btf::Btf;
 use scxlab_loader::link::{LinkError, Loaded};
 use scxlab_machine::Machine;
@@ -50,6 +51,10 @@ pub struct SimSpec<'a> {
     pub engine: Engine,
     /// Maximum memory in bytes that the object and the workload may occupy.
     pub max_memory: u64,
+    pub numa_balancing: NumaBalancing,
+    /// Time at which the scheduler is attached; until then, the default class has all tasks. None:
+    /// before the start.
+    pub attach_after: Option<Nanos>,
 }
 
 impl SimSpec<'_> {
@@ -68,6 +73,8 @@ pub enum SimError {
     Recipe(#[from] RecipeError),
     #[error("scheduler \"{label}\": {error}")]
     Attach { label: String, error: ObjectAttachError },
+    #[error("scheduler \"{label}\" was not attached: the run ended before --attach-after")]
+    NotAttached { label: String },
     #[error(transparent)]
     Workload(#[from] WorkloadError),
     #[error(
@@ -107,8 +114,23 @@ pub fn simulate(
     tracer: Tracer,
     watch: &Watch<'_>,
 ) -> Result<(Run, Tracer), SimError> {
-    let Ready { mut kernel, loaded } = ready(spec, tracer)?;
-    let stop = kernel.run_watched(spec.length().or(spec.cap), watch);
+    let Ready { mut kernel, mut loaded } = ready(spec, tracer)?;
+    let length = spec.length().or(spec.cap);
+    let object = spec.scheduler.object.as_ref();
+    let stop = match (spec.attach_after, object) {
+        (Some(at), Some(object)) => {
+            kernel.run_until(length, at, watch);
+            let label = spec.scheduler.label();
+            match &kernel.end.stop {
+                None => loaded = Some(attach(&mut kernel, object, label, spec.machine)?),
+                // An interrupted run is reported as such.
+                Some(Stop::Interrupted(_)) => {}
+                Some(_) => return Err(SimError::NotAttached { label: label.to_owned() }),
+            }
+            kernel.run_on(watch)
+        }
+        _ => kernel.run_watched(length, watch),
+    };
     if let Stop::Unmodelled(what) = stop {
         return Err(SimError::Unmodelled { label: spec.scheduler.label().to_owned(), what });
     }
@@ -136,6 +158,8 @@ pub(crate) fn ready(spec: &SimSpec<'_>, tracer: Tracer) -> Result<Ready, SimErro
     let mut kernel = Kernel::boot(setup, Box::new(executor(spec)?))?;
     kernel.vm.engine = spec.engine;
     let label = spec.scheduler.label();
+    kernel.numa_balancing = spec.numa_balancing;
+    let object = object.filter(|_| spec.attach_after.is_none());
     let loaded = object.map(|object| attach(&mut kernel, object, label, spec.machine));
     let loaded = loaded.transpose()?;
     Ok(Ready { kernel, loaded })

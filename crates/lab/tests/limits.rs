@@ -34,6 +34,8 @@ fn run(scheduler: &str, engine: Engine, max_memory: u64) -> Run {
         perturb: Perturb::default(),
         engine,
         max_memory,
+        numa_balancing: Default::default(),
+        attach_after: None,
     };
     simulate(&spec, Default::default(), &|_| None).unwrap().0
 }

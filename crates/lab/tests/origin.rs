@@ -34,6 +34,8 @@ fn run(scheduler: &str, work: &str, machine: &str, engine: Engine, seed: u64, se
         perturb: Perturb::default(),
         engine,
         max_memory: MAX_MEMORY,
+        numa_balancing: Default::default(),
+        attach_after: None,
     };
     simulate(&spec, Default::default(), &|_| None).unwrap().0
 }

@@ -47,6 +47,8 @@ fn run(scheduler: &str, work: &str, machine: &str, ms: u64, seed: u64) -> Run {
         perturb: Perturb::default(),
         engine: Default::default(),
         max_memory: scxlab_lab::sim::MAX_MEMORY,
+        numa_balancing: Default::default(),
+        attach_after: None,
     };
     simulate(&spec, Default::default(), &|_| None).unwrap().0
 }

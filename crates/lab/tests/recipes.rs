@@ -59,6 +59,8 @@ fn run(scheduler: &Prepared, work: &str, machine: &Arc<Machine>) -> Result<Run, 
         perturb: Default::default(),
         engine: Default::default(),
         max_memory: scxlab_lab::sim::MAX_MEMORY,
+        numa_balancing: Default::default(),
+        attach_after: None,
     };
     simulate(&spec, Default::default(), &|_| None).map(|(run, _)| run)
 }

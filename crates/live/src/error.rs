@@ -27,6 +27,16 @@ pub enum LiveError {
     Verifier { label: String, program: String, source_line: Option<String>, log: String },
     #[error("scheduler \"{label}\" could not be attached: {why}")]
     Attach { label: String, why: String },
+    #[error(
+        "kernel.numa_balancing is {found}, not {wanted}; set it with `sysctl kernel.numa_balancing={wanted}`"
+    )]
+    NumaBalancing { wanted: String, found: String },
+    #[error(
+        "this kernel has no NUMA balancing (CONFIG_NUMA_BALANCING): /proc/sys/kernel/numa_balancing: {why}"
+    )]
+    NoNumaBalancing { why: String },
+    #[error("the scheduler was not attached: the workload ended before --attach-after")]
+    NotAttached,
     #[error("the probe: {0}")]
     Probe(String),
     #[error("the witness of operations: {0}")]

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::RunningKernel;
 use crate::run::{LiveSpec, run};
 use crate::trace::Recording;
-use crate::{LiveError, conform};
+use crate::{LiveError, conform, numa};
 
 /// A request to a live target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -62,6 +62,10 @@ pub enum JobTask {
         duration: Option<Nanos>,
         start_offset_max: Nanos,
         compute_noise_permille: u32,
+        /// Automatic NUMA balancing; None: as it is set.
+        numa_balancing: Option<bool>,
+        /// Time after the workload's start at which the scheduler is attached.
+        attach_after: Option<Nanos>,
         /// Size in bytes, a power of two, of the buffer for events of each scheduler's first run;
         /// None if runs are not traced.
         trace: Option<u32>,
@@ -199,8 +203,13 @@ impl Job {
                 duration,
                 start_offset_max,
                 compute_noise_permille,
+                numa_balancing,
+                attach_after,
                 trace,
             } => {
+                if let Some(on) = numa_balancing {
+                    numa::require(self.target, &machine, *on)?;
+                }
                 let prepare = |s| Prepared::new(s, &machine, &kernel.btf);
                 let prepared = schedulers.iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
                 let calibration = match workload {
@@ -224,6 +233,7 @@ impl Job {
                             cgroup_root: Some(cgroup_root()),
                             calibration,
                             target: self.target.name(),
+                            attach_after: *attach_after,
                             trace: trace.filter(|_| index == 0),
                         };
                         let (run, recording) = run(&kernel, &spec)?;

@@ -19,6 +19,7 @@ pub mod kernel;
 pub mod load;
 mod log;
 mod measure;
+mod numa;
 pub mod probe;
 mod ring;
 pub mod run;

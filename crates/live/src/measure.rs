@@ -41,10 +41,39 @@ fn seen_task(task: &TaskSum, counters: &Counters) -> TaskResult {
     }
 }
 
+/// The kernel's counts of NUMA balancing, in the order of `NAMES`. None: the kernel lacks a count.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NumaCounts([Option<u64>; 4]);
+
+impl NumaCounts {
+    const NAMES: [&str; 4] =
+        ["numa_pte_updates", "numa_hint_faults", "numa_hint_faults_local", "numa_pages_migrated"];
+
+    pub fn read() -> NumaCounts {
+        NumaCounts::of(&std::fs::read_to_string("/proc/vmstat").unwrap_or_default())
+    }
+
+    fn of(vmstat: &str) -> NumaCounts {
+        let value = |name: &str| {
+            let mut lines = vmstat.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+        };
+        NumaCounts(NumaCounts::NAMES.map(value))
+    }
+
+    /// Returns how much each count has grown since `before`.
+    pub fn since(self, before: NumaCounts) -> NumaCounts {
+        let grown = |at: usize| Some(self.0[at]?.saturating_sub(before.0[at]?));
+        NumaCounts(std::array::from_fn(grown))
+    }
+}
+
 /// All data measured in one run.
 pub struct Measured<'a> {
     pub report: &'a NativeReport,
     pub reading: &'a ProbeData,
+    /// Counts of NUMA balancing during the run.
+    pub numa: NumaCounts,
     pub topology: &'a Topology,
     pub ops: &'a [OpCost],
     pub counters: &'a Counters,
@@ -96,6 +125,17 @@ impl Measured<'_> {
         for n in 0..if self.report.uncounted == 0 { nodes } else { 0 } {
             let pages = regions.iter().map(|region| region.pages[n]).sum();
             t.count_part(&metric::MEMORY_NODE_PAGES, n, pages);
+        }
+        let metrics = [
+            &metric::NUMA_PTE_UPDATES,
+            &metric::NUMA_HINT_FAULTS,
+            &metric::NUMA_HINT_FAULTS_LOCAL,
+            &metric::NUMA_PAGES_MIGRATED,
+        ];
+        for (metric, count) in metrics.into_iter().zip(self.numa.0) {
+            if let (Some(count), false) = (count, regions.is_empty()) {
+                t.count(metric, count);
+            }
         }
     }
 
@@ -233,5 +273,19 @@ impl Measured<'_> {
         }
         notes.extend(scheduler.iter().cloned());
         notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_numa_balancing_are_differences() {
+        let text = "numa_hint_faults_local 7\nnuma_hint_faults 9\nnuma_pages_migrated 100\n";
+        let before = NumaCounts::of(text);
+        assert_eq!(before.0, [None, Some(9), Some(7), Some(100)]);
+        let after = NumaCounts::of(&text.replace("100", "130"));
+        assert_eq!(after.since(before).0, [None, Some(0), Some(0), Some(30)]);
     }
 }

@@ -119,6 +119,11 @@ impl Window {
         signal.map_err(|e| LiveError::Probe(format!("its window: {e}")))
     }
 
+    /// Returns the start of the measured period, once it is set.
+    pub fn start(&self) -> Option<u64> {
+        self.get().ok().map(|(from, _)| from).filter(|from| *from != u64::MAX)
+    }
+
     fn get(&self) -> Result<(u64, u64), libbpf_rs::Error> {
         let bytes = self.0.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
         let at = |at: usize| bytes.get(at..).and_then(plain::<u64>).unwrap_or(u64::MAX);

@@ -6,7 +6,8 @@
 //! Does not: repeat or compare runs.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use scxlab_lab::input::Workload;
 use scxlab_lab::prepare::Prepared;
@@ -21,18 +22,52 @@ use scxlab_workload::{Perturb, Program};
 
 use crate::LiveError;
 use crate::kernel::{RunningKernel, now};
-use crate::measure::Measured;
-use crate::probe::Probe;
+use crate::measure::{Measured, NumaCounts};
+use crate::probe::{Probe, Window};
 use crate::scheduler::Scheduler;
 use crate::trace::Recording;
 
-fn run_workload(spec: &LiveSpec<'_>, probe: &Probe) -> Result<NativeReport, LiveError> {
+/// Runs the workload. With `attach`, calls it when the workload has run for `spec.attach_after`.
+fn run_workload<T>(
+    spec: &LiveSpec<'_>,
+    probe: &Probe,
+    attach: Option<impl FnOnce() -> Result<T, LiveError>>,
+) -> Result<(NativeReport, Option<T>), LiveError> {
+    let (after, attach) = match (spec.attach_after, attach) {
+        (Some(after), Some(attach)) => (after, attach),
+        _ => return Ok((run_all(spec, probe.window()?)?, None)),
+    };
+    let (window, seen) = (probe.window()?, probe.window()?);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            let report = run_all(spec, window);
+            ended.store(true, Ordering::Relaxed);
+            report
+        });
+        let is_time = || seen.start().is_some_and(|start| now() >= start.saturating_add(after));
+        while !is_time() && !ended.load(Ordering::Relaxed) {
+            std::thread::sleep(ATTACH_POLL);
+        }
+        let attached = (!ended.load(Ordering::Relaxed)).then(attach);
+        let report = work.join().expect("the workload's thread does not panic")?;
+        match attached {
+            Some(attached) => Ok((report, Some(attached?))),
+            None => Err(LiveError::NotAttached),
+        }
+    })
+}
+
+/// Interval between two looks at the time of a late attach.
+const ATTACH_POLL: Duration = Duration::from_millis(5);
+
+fn run_all(spec: &LiveSpec<'_>, window: Window) -> Result<NativeReport, LiveError> {
     let program = match spec.workload {
         Workload::Program(program) => program,
         Workload::Command(words) => {
             let start = now();
             let until = spec.duration.map_or(u64::MAX, |d| start.saturating_add(d));
-            probe.window()?.set(start, until)?;
+            window.set(start, until)?;
             return Ok(of_command(native::run_command(words, spec.duration)?));
         }
     };
@@ -42,7 +77,7 @@ fn run_workload(spec: &LiveSpec<'_>, probe: &Probe) -> Result<NativeReport, Live
         seed: spec.seed,
         perturb: spec.perturb,
         calibration: spec.calibration,
-        on_start: Some(probe.window()?.start_signal()?),
+        on_start: Some(window.start_signal()?),
         ..NativeConfig::default()
     };
     Ok(native::run(program, &config)?)
@@ -93,6 +128,8 @@ pub struct LiveSpec<'a> {
     /// Speed of the `compute` loop on this machine. Runs that are compared must have the same
     /// calibration.
     pub calibration: Option<Calibration>,
+    /// Time after the workload's start at which the scheduler is attached; None: before the start.
+    pub attach_after: Option<Nanos>,
     /// Target name for the result: `host` or `vm`.
     pub target: &'static str,
     /// Buffer size in bytes, a power of two, for the events of a traced run.
@@ -109,11 +146,15 @@ pub fn run(
     let label = spec.scheduler.label();
     let object = spec.scheduler.object.as_ref();
     let attach = |object| Scheduler::attach(object, label, spec.machine, kernel);
-    let attached = object.map(attach).transpose()?;
+    let late = object.filter(|_| spec.attach_after.is_some());
+    let attached = object.filter(|_| late.is_none()).map(attach).transpose()?;
     let stats = RunStats::enable();
     let nr_cpus = spec.machine.topology.nr_cpus() as u32;
     let probe = Probe::attach(std::process::id(), nr_cpus, spec.trace)?;
-    let report = run_workload(spec, &probe)?;
+    let before = NumaCounts::read();
+    let (report, later) = run_workload(spec, &probe, late.map(|object| || attach(object)))?;
+    let attached = attached.or(later);
+    let numa = NumaCounts::read().since(before);
     let program = match spec.workload {
         Workload::Program(program) => Program::clone(program),
         Workload::Command(_) => Program::default(),
@@ -136,6 +177,7 @@ pub fn run(
     let measured = Measured {
         report: &report,
         reading: &reading,
+        numa,
         topology: &spec.machine.topology,
         ops: &ops,
         counters: &counters,

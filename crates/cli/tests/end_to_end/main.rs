@@ -510,6 +510,27 @@ fn seeds_are_noise_that_flags_turn_off() {
     assert_eq!(manifest["manifest"]["compute_noise_permille"], 25);
 }
 
+/// A scheduler that is attached after half of the run has about half of the operations, and the
+/// default class the time before. The manifest names both requests.
+#[test]
+fn a_scheduler_can_be_attached_later() {
+    let run = |more: &[&str]| {
+        let base =
+            ["run", "-s", "vtime", "-w", "hogs,tasks=4", "-m", "1n2c1t", "--duration", "400ms"];
+        json(&[&base[..], more].concat())
+    };
+    let calls = |results: &Value| {
+        let value = &results["runs"][0]["metrics"]["op_enqueue_calls"]["value"];
+        value.as_f64().unwrap_or_default()
+    };
+    let (early, late) = (run(&[]), run(&["--attach-after", "200ms", "--numa-balancing", "off"]));
+    assert!(early["manifest"].get("attach_after_ns").is_none());
+    assert_eq!(late["manifest"]["attach_after_ns"], 200_000_000);
+    assert_eq!(late["manifest"]["numa_balancing"], "off");
+    let (all, half) = (calls(&early), calls(&late));
+    assert!(half > all * 0.3 && half < all * 0.7, "{half} of {all}");
+}
+
 #[test]
 fn a_closed_pipe_is_no_failure() {
     let (reader, writer) = std::io::pipe().unwrap();

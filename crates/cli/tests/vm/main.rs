@@ -82,6 +82,24 @@ fn external_commands_run_to_their_end_under_vtime() {
     assert!(!done.console.contains("stall"), "{done}");
 }
 
+/// With `--attach-after`, the default class has the tasks first. A scheduler that would come after
+/// the end is an error.
+#[test]
+fn a_scheduler_can_be_attached_to_a_running_workload() {
+    let Some(bench) = Bench::new() else { return };
+    let args = ["-s", "vtime", "-w", "hogs,tasks=4", "-m", "1n2c1t", "--duration", "3s"];
+    let done = bench.run(&[&args[..], &["--attach-after", "1s"]].concat());
+    let run = &done.runs()[0];
+    assert_eq!(run["exit"]["kind"], "none", "{run}");
+    assert_eq!(run["stop"]["kind"], "duration", "{run}");
+    assert!(metric(run, "op_enqueue_calls") > 0.0, "{run}");
+    done.says("BPF scheduler \"vtime\" enabled");
+    let late = [&["run"][..], &args, &["--attach-after", "1h"]].concat();
+    let done = bench.output(bench.command(&late).args(["--on", "vm"]));
+    assert_eq!(done.code, Some(3), "{done}");
+    assert!(done.stderr.contains("was not attached: the workload ended before"), "{done}");
+}
+
 /// All runs take place in one boot, so each scheduler after the first can be attached only if the
 /// previous one has left.
 #[test]

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::bench::{Bench, scxlab};
+use crate::bench::{Bench, metric, scxlab};
 
 /// Regions of one machine. Each thread accesses memory on a node of its own.
 fn workload(nodes: u32, huge: bool) -> String {
@@ -78,4 +78,66 @@ fn a_node_that_the_machine_lacks_is_refused() {
     let done = bench.output(bench.command(&args).args(["--on", "vm"]));
     assert_eq!(done.code, Some(3), "{done}");
     assert!(done.stderr.contains("names node 2; nodes with memory are 0, 1"), "{done}");
+}
+
+/// Two processes of two threads whose memory is on the other node, and which may not move.
+const FAR: &str = r"
+[[region]]
+name = 'heap-a'
+size = '16MiB'
+huge = false
+populate = '1'
+[[region]]
+name = 'heap-b'
+size = '16MiB'
+huge = false
+populate = '0'
+[[thread]]
+name = 'a'
+instances = 2
+process = 'a'
+cpus = '0-1'
+ops = [{ loop = { ops = [{ compute = { work = '1ms', region = 'heap-a', memory = 50 } }] } }]
+[[thread]]
+name = 'b'
+instances = 2
+process = 'b'
+cpus = '2-3'
+ops = [{ loop = { ops = [{ compute = { work = '1ms', region = 'heap-b', memory = 50 } }] } }]
+";
+
+/// Pages follow their tasks in the simulator as on a real kernel, and stay where they are without
+/// balancing, or under a scheduler that has all tasks: 7.3 scans only tasks of the default class.
+#[test]
+fn pages_follow_their_tasks() {
+    let Some(bench) = Bench::new() else { return };
+    let file = bench.file("far.toml", FAR);
+    let common = ["-w", &file, "-m", "2n2c1t", "--duration", "8s", "--accel", "counted"];
+    let moved = |run: &Value| {
+        let rows = pages(run);
+        let on = |at: usize, node: usize| rows[at].1[node];
+        assert_eq!(rows.iter().map(|(_, pages)| pages.iter().sum::<u64>()).sum::<u64>(), 8192);
+        (on(0, 0) + on(1, 1), metric(run, "numa_pages_migrated"))
+    };
+    let both = |more: &[&str]| {
+        let args = [&common[..], more].concat();
+        let simulated = [&["run", "--format", "json"][..], &args].concat();
+        let simulated = bench.output(&mut scxlab(&simulated));
+        let real = bench.run(&args);
+        (moved(&simulated.runs()[0]), moved(&real.runs()[0]))
+    };
+    let (simulated, real) = both(&["-s", "eevdf", "--numa-balancing", "on"]);
+    println!("pages at home, pages migrated: sim {simulated:?}, vm {real:?}");
+    for (home, migrated) in [simulated, real] {
+        assert!(home >= 8192 * 8 / 10, "sim {simulated:?}, vm {real:?}");
+        assert!(migrated >= 8192.0 * 0.8);
+    }
+    assert!(real.1 <= 10.0 * simulated.1 && simulated.1 <= 10.0 * real.1);
+    let (simulated, real) = both(&["-s", "eevdf", "--numa-balancing", "off"]);
+    assert_eq!((simulated, real), ((0, 0.0), (0, 0.0)), "off");
+    let (simulated, real) = both(&["-s", "vtime", "--numa-balancing", "on"]);
+    assert_eq!(simulated, (0, 0.0));
+    // Processes outside the workload are tasks of the default class, so the counts of the whole
+    // system may move a little; the workload's pages do not.
+    assert_eq!(real.0, 0, "{real:?}");
 }

@@ -41,6 +41,8 @@ pub fn simulate(
         perturb: Default::default(),
         engine: Default::default(),
         max_memory: Limits::MAX_MEMORY,
+        numa_balancing: Default::default(),
+        attach_after: None,
     };
     let Ready { mut kernel, .. } = ready(&spec, Default::default())?;
     let failed = |at: u64, why: String| SimCaseError::Action {
