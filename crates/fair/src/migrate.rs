@@ -122,8 +122,8 @@ impl Fair {
         !hot || domain.nr_balance_failed > nice_tries
     }
 
-    /// `migrate_degrades_locality()`: above 0 if the move takes the task away from its memory, below
-    /// 0 if it brings the task nearer.
+    /// `migrate_degrades_locality()`: above 0 if the move takes the task away from its memory,
+    /// below 0 if it brings the task nearer.
     fn locality_lost(&self, env: &dyn Env, lb: &Attempt, task: TaskId) -> i64 {
         if self.numa.is_none() || !self.domains.shape(lb.this_cpu, lb.level).flags.numa {
             return 0;

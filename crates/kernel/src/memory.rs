@@ -10,6 +10,7 @@
 //!   alloc      the choice of the node for a page that is touched first
 //!   access     access patterns, and the counts of accesses
 //!   step       work that accesses a region: its first touches and its speed
+//!   plan       the next stop of such work
 //!   bandwidth  the bandwidth of nodes and links, and the pressure on them
 //!   scan       scans for NUMA balancing: the marks on pages
 //!   hint       accesses to marked pages, and the migration of pages
@@ -22,6 +23,7 @@ pub mod bandwidth;
 mod bits;
 mod hint;
 pub mod nodes;
+mod plan;
 pub mod region;
 pub(crate) mod scan;
 pub mod step;

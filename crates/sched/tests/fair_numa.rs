@@ -325,8 +325,8 @@ fn tasks_and_memory_come_to_one_node() {
     }
 }
 
-/// As Linux 7.3 does it: the default class places tasks and pages for a while, then the scheduler is
-/// attached. Its tasks gather, and no page moves any more.
+/// As Linux 7.3 does it: the default class places tasks and pages for a while, then the scheduler
+/// is attached. Its tasks gather, and no page moves any more.
 #[test]
 fn after_the_attach_pages_stay() {
     let machine = Arc::new(Machine::resolve("4n4c1t").unwrap());

@@ -48,7 +48,7 @@ fn placement_follows_policy() {
     let Some(bench) = Bench::new() else { return };
     for (machine, nodes) in [("2n2c1t", 2), ("4n1c1t", 4)] {
         for huge in [false, true] {
-            let file = bench.file("regions.toml", &workload(nodes, huge));
+            let file = bench.file("regions.toml", workload(nodes, huge));
             let args = ["-s", "eevdf", "-w", &file, "-m", machine];
             let simulated = [&["run", "--format", "json"][..], &args].concat();
             let simulated = pages(&bench.output(&mut scxlab(&simulated)).runs()[0]);

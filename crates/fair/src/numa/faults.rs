@@ -148,12 +148,12 @@ impl Numa {
         let weight = ((u128::from(runtime) << 16) / u128::from(period + 1)) as i64;
         for node in 0..nr as u32 {
             let mut faults = 0;
-            for private in 0..2 {
+            for (private, of_type) in types.iter_mut().enumerate() {
                 let at = |kind| index(nr, kind, node, private);
                 let (mem, cpu) = (at(Kind::Mem), at(Kind::Cpu));
                 let new = std::mem::take(&mut row.faults[at(Kind::MemBuf)]);
                 let new_cpu = std::mem::take(&mut row.faults[at(Kind::CpuBuf)]);
-                types[private] += new;
+                *of_type += new;
                 let diff = new - row.faults[mem] / 2;
                 let cpu_diff = weight * new_cpu / (total + 1) - row.faults[cpu] / 2;
                 row.faults[mem] += diff;

@@ -100,16 +100,12 @@ fn interconnect(
     if nr_distances <= 2 {
         return Interconnect::Direct;
     }
-    for a in nodes {
-        for b in nodes.iter().filter(|b| distance[*a][**b] >= max) {
-            let between = |c: &&usize| distance[*a][**c] < max && distance[*b][**c] < max;
-            return match nodes.iter().find(between) {
-                Some(_) => Interconnect::GluelessMesh,
-                None => Interconnect::Backplane,
-            };
-        }
-    }
-    Interconnect::Direct
+    let pairs = || nodes.iter().flat_map(|a| nodes.iter().map(move |b| (*a, *b)));
+    let Some((a, b)) = pairs().find(|(a, b)| distance[*a][*b] >= max) else {
+        return Interconnect::Direct;
+    };
+    let between = |c: &usize| distance[a][*c] < max && distance[b][*c] < max;
+    if nodes.iter().any(between) { Interconnect::GluelessMesh } else { Interconnect::Backplane }
 }
 
 /// The faults that a weight counts.

@@ -88,7 +88,7 @@ impl Kernel {
                 // `slowdown` is in 2^-16.
                 let local = self.machine.node_memory().latency_ns.at(here, here);
                 let copy = pages * 4 * costs.page_copy_ns_per_kib;
-                let copy = copy * memory.bandwidth.slowdown(here, node, local) >> 16;
+                let copy = (copy * memory.bandwidth.slowdown(here, node, local)) >> 16;
                 let time = costs.page_migrate_ns * faults + copy;
                 memory.stats.pages_migrated += pages;
                 memory.stats.migrate_ns += time;

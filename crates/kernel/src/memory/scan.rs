@@ -172,7 +172,8 @@ impl Memory {
                 forced = true;
                 continue;
             }
-            match stop && index < mm.vmas.len() {
+            match stop {
+                // After the last region, the next scan begins anew.
                 true => mm.at = (index, unit),
                 false => mm.restart(),
             }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Memory steps: work of which a part is access to a region.
 //!
-//! Owns: the stops of a step, at which pages are touched first; a step's speed.
-//! Does not: choose nodes (see `alloc.rs`), or compute pressure (see `bandwidth.rs`).
+//! Owns: the stops of a step, at which pages are touched first or after a mark; a step's speed.
+//! Does not: plan the next stop (see `plan.rs`), choose nodes (see `alloc.rs`), or compute pressure
+//! (see `bandwidth.rs`).
 //! Differs from a machine: a region's accesses are spread over its nodes as its pages are, even if
 //! the step touches only a part of the region.
 //!
@@ -23,107 +24,40 @@ use scxlab_machine::id::{CpuId, Nanos, NodeId, TaskId};
 /// Shift from ns of work to the unit of `Task::step_left` in a memory step.
 pub(crate) const STEP_SHIFT: u32 = 20;
 /// Longest work from stop to stop, 2^-20 ns: 18 minutes.
-const SEGMENT_MAX: u64 = 1 << 60;
+pub(super) const SEGMENT_MAX: u64 = 1 << 60;
 /// Small pages that one stop touches at most, and pages that a large unit pays for at a time. It
 /// bounds the time of one path through the kernel.
-const STOP_PAGES: u64 = 64;
+pub(super) const STOP_PAGES: u64 = 64;
 /// Units that one stop of a step with random accesses touches at most.
-const STOP_UNITS: u64 = 16;
+pub(super) const STOP_UNITS: u64 = 16;
 /// Delay from a change of demand to the new pressure, ns. It bounds the number of such events.
 const PRESSURE_DELAY: Nanos = 20_000;
 /// State of a task's memory step.
 #[derive(Clone, Debug)]
 pub(super) struct MemoryStep {
-    access: AccessId,
+    pub access: AccessId,
     /// Work behind the next stop, 2^-20 ns.
-    rest: u128,
+    pub rest: u128,
     /// Work from the last stop to the next, 2^-20 ns.
-    segment: u64,
+    pub segment: u64,
     /// Work up to which accesses are counted, as `Task::step_left`.
-    counted: u64,
+    pub counted: u64,
     /// Work since the window's begin, for sequential accesses: where the step is at its next stop,
     /// 2^-20 ns.
-    cursor: u128,
+    pub cursor: u128,
     /// `Region::epoch` when the next stop was planned.
-    epoch: u64,
+    pub epoch: u64,
     /// Units to touch at the next stop; at least this number of units is untouched then.
-    due: u64,
+    pub due: u64,
     /// Kernel time that is still to be charged for the unit that was touched last, ns, and the time
     /// charged per stop.
     owed: Nanos,
     owed_per_stop: Nanos,
 }
 
-/// The next stop of a step.
-struct Plan {
-    /// Work to it, 2^-20 ns.
-    segment: u64,
-    due: u64,
-    /// `MemoryStep::cursor` at the stop.
-    cursor: u128,
-}
-
 impl Memory {
-    fn step(&mut self, task: TaskId) -> &mut MemoryStep {
+    pub(super) fn step(&mut self, task: TaskId) -> &mut MemoryStep {
         self.steps[task.idx()].as_mut().expect("a task in a memory step")
-    }
-
-    /// Returns the first and the last unit of an access's window.
-    fn window(&self, access: &Access) -> (usize, usize) {
-        let unit = self.regions[access.region.0 as usize].as_ref().expect("in use").unit_pages();
-        let last = (access.first_page + access.pages - 1) / unit;
-        ((access.first_page / unit) as usize, last as usize)
-    }
-
-    /// Plans the next stop. `draw` gives random numbers.
-    fn plan(&self, task: TaskId, draw: impl FnOnce() -> u64) -> Plan {
-        let step = self.steps[task.idx()].as_ref().expect("a task in a memory step");
-        let access = &self.accesses[step.access.0 as usize];
-        let region = self.regions[access.region.0 as usize].as_deref().expect("in use");
-        let period = access.period_work();
-        let ends =
-            |cursor| Plan { segment: step.rest.min(SEGMENT_MAX.into()) as u64, due: 0, cursor };
-        let (first, last) = self.window(access);
-        match access.order {
-            Order::Sequential { .. } => {
-                let pass = period * u128::from(access.pages);
-                let segment = step.rest.min(SEGMENT_MAX.into());
-                let plan = ends((step.cursor + segment) % pass);
-                let here = access.unit_at(step.cursor, region);
-                let found = region.next_untouched(access.write, here, last + 1);
-                let found = found.or_else(|| region.next_untouched(access.write, first, here));
-                let Some(unit) = found else { return plan };
-                let start = (unit as u64 * region.unit_pages()).saturating_sub(access.first_page);
-                let ahead = match unit == here {
-                    true => 0,
-                    false => (u128::from(start) * period + pass - step.cursor) % pass,
-                };
-                if ahead >= segment {
-                    return plan;
-                }
-                Plan { segment: ahead as u64, due: 1, cursor: (step.cursor + ahead) % pass }
-            }
-            Order::Random => {
-                let units = (last - first + 1) as u128;
-                let untouched = u128::from(region.nr_untouched(access.write, first, last + 1));
-                if untouched == 0 {
-                    return ends(0);
-                }
-                // On average, one of `units / untouched` accesses is the first to its unit.
-                let each = period * units;
-                let expected = step.rest.min(SEGMENT_MAX.into()) * untouched;
-                let most = (STOP_PAGES / region.unit_pages()).clamp(1, STOP_UNITS);
-                let due = match expected / each {
-                    0 => u128::from(u128::from(draw()) % each < expected),
-                    due => due.min(most.into()).min(untouched),
-                };
-                let work = (due * each / untouched).min(step.rest);
-                if due == 0 || work > SEGMENT_MAX.into() {
-                    return ends(0);
-                }
-                Plan { segment: work as u64, due: due as u64, cursor: 0 }
-            }
-        }
     }
 
     /// Returns the load of a CPU of `from` that runs a step with this access.
@@ -161,20 +95,6 @@ struct Prices {
     mem_access: u64,
     /// In `ONE`ths.
     huge_access: u64,
-}
-
-impl Region {
-    /// Returns the first unit in `from..to` whose next access traps: it is absent, marked, or merged
-    /// and written.
-    fn next_untouched(&self, write: bool, from: usize, to: usize) -> Option<usize> {
-        let also = if write { &self.merged } else { &self.trapped };
-        self.trapped.next_of_either(also, from, to)
-    }
-
-    fn nr_untouched(&self, write: bool, from: usize, to: usize) -> u64 {
-        let also = if write { &self.merged } else { &self.trapped };
-        self.trapped.count_of_either(also, from, to)
-    }
 }
 
 impl Kernel {
@@ -250,45 +170,6 @@ impl Kernel {
         self.plan_stop(task);
         self.memory_enter(cpu, task);
         true
-    }
-
-    /// Plans the next stop of a task's memory step, which is at a stop.
-    fn plan_stop(&mut self, task: TaskId) {
-        let Kernel { memory, streams, .. } = self;
-        let memory = memory.as_mut().expect("an access has a region");
-        let plan = memory.plan(task, || streams.next("memory.touch", u64::from(task.0)));
-        let access = memory.step(task).access;
-        let region = memory.accesses[access.0 as usize].region;
-        let epoch = memory.region(region).expect("in use").epoch;
-        let step = memory.step(task);
-        (step.segment, step.due, step.cursor) = (plan.segment, plan.due, plan.cursor);
-        (step.rest, step.counted) = (step.rest - u128::from(plan.segment), plan.segment);
-        step.epoch = epoch;
-        self.tasks[task].step_left = plan.segment;
-    }
-
-    /// Plans the next stop of a task's memory step again if a scan has marked pages since. The
-    /// task's accesses must be counted.
-    fn replan(&mut self, task: TaskId) {
-        let left = self.tasks[task].step_left;
-        let memory = self.memory.as_mut().expect("the caller has checked");
-        let id = memory.step(task).access;
-        let access = &memory.accesses[id.0 as usize];
-        let epoch = memory.region(access.region).expect("in use").epoch;
-        let pass = match access.order {
-            Order::Sequential { .. } => access.period_work() * u128::from(access.pages),
-            Order::Random => 0,
-        };
-        let step = memory.step(task);
-        if step.epoch == epoch {
-            return;
-        }
-        // Go back from the planned stop to the present place.
-        step.rest += u128::from(left);
-        if pass > 0 {
-            step.cursor = (step.cursor + pass - u128::from(left) % pass) % pass;
-        }
-        self.plan_stop(task);
     }
 
     /// Touches the units that are due at a stop. Returns true: the step goes on.
@@ -378,8 +259,8 @@ impl Kernel {
         units
     }
 
-    /// Gives new speeds and stops to the tasks that access a region, because its pages have moved or
-    /// were marked.
+    /// Gives new speeds and stops to the tasks that access a region, because its pages have moved
+    /// or were marked.
     pub(crate) fn region_moved(&mut self, region: RegionId) {
         let memory = self.memory.as_ref().expect("a region exists");
         let cpus: Vec<usize> = memory.bandwidth.loaded().collect();

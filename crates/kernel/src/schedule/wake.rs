@@ -283,7 +283,10 @@ impl Kernel {
     pub(crate) fn push(&mut self, cpu: CpuId, push: Push) {
         // The CPU switches twice: to the stopper task and back.
         self.charge(2 * self.machine.costs.sched.context_switch_ns);
-        self.cpus[cpu].pushing = Some(push);
+        let replaced = self.cpus[cpu].pushing.replace(push);
+        if let Some(target) = replaced.and_then(|push| push.numa) {
+            self.fair.numa_arrived(target);
+        }
         self.resched(cpu);
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Pages are conserved: each page that a node has given away belongs to one region or to one set of
-//! merged pages, and each unit of a region is absent or has its pages somewhere.
+//! merged pages, and each unit of a region is absent or has its pages somewhere. Faults are
+//! conserved: the counts of a NUMA group are those of its members.
 
 use super::Violation;
 use scxlab_kernel::Kernel;
@@ -25,6 +26,9 @@ pub(super) fn check(k: &Kernel, broken: &mut Vec<Violation>) {
         }
     }
     memory.regions().for_each(|region| units(region, &mut say));
+    if let Err(wrong) = k.fair.check_numa() {
+        say(wrong.to_string());
+    }
     for n in (0..memory.nodes.len() as u32).map(NodeId) {
         let (counted, found) = (memory.bandwidth.demand(n), memory.bandwidth.demand_of_loads(n));
         if counted != found {

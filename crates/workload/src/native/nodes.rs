@@ -34,7 +34,8 @@ pub fn check(program: &Program) -> Result<(), NativeError> {
     Ok(compile::check_nodes(program, &nodes)?)
 }
 
-/// Returns the nodes that a folder of sysfs lists, by number. Numbers without a node have no memory.
+/// Returns the nodes that a folder of sysfs lists, by number. Numbers without a node have no
+/// memory.
 fn of_sysfs(folder: &Path) -> Vec<NodeInfo> {
     let mut nodes: Vec<NodeInfo> = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
