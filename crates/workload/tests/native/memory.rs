@@ -84,7 +84,7 @@ fn huge_pages_are_whole() {
         return;
     }
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
-    let whole = !enabled.is_err() && !enabled.unwrap_or_default().contains("[never]");
+    let whole = enabled.is_ok_and(|modes| !modes.contains("[never]"));
     let text = "[[region]]\nname = 'r'\nsize = '5MiB'\n\
         [[thread]]\nname = 'a'\nops = [{ touch = { region = 'r', size = 1 } }]";
     let rows = regions(text);
