@@ -94,7 +94,7 @@ fn a_scheduler_can_be_attached_to_a_running_workload() {
     assert_eq!(run["stop"]["kind"], "duration", "{run}");
     assert!(metric(run, "op_enqueue_calls") > 0.0, "{run}");
     done.says("BPF scheduler \"vtime\" enabled");
-    let late = [&["run"][..], &args, &["--attach-after", "1h"]].concat();
+    let late = [&["run"][..], &args, &["--attach-after", "60s"]].concat();
     let done = bench.output(bench.command(&late).args(["--on", "vm"]));
     assert_eq!(done.code, Some(3), "{done}");
     assert!(done.stderr.contains("was not attached: the workload ended before"), "{done}");
