@@ -10,7 +10,7 @@ use scxlab_lab::input::{NoFiles, SchedulerInput, Workload};
 use scxlab_lab::prepare::Prepared;
 use scxlab_lab::run::Run;
 use scxlab_lab::session::Session;
-use scxlab_lab::sim::{SimSpec, simulate};
+use scxlab_lab::sim::{NumaBalancing, SimSpec, simulate};
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 use scxlab_trace::Tracer;
@@ -67,6 +67,8 @@ impl Case {
             perturb: Perturb::default(),
             engine: self.engine,
             max_memory: scxlab_lab::sim::MAX_MEMORY,
+            numa_balancing: None,
+            attach_after: None,
             threads,
         }
     }
@@ -84,6 +86,8 @@ impl Case {
             perturb: Perturb::default(),
             engine: self.engine,
             max_memory: scxlab_lab::sim::MAX_MEMORY,
+            numa_balancing: NumaBalancing::default(),
+            attach_after: None,
         };
         let start = cpu_time();
         let (run, mut tracer) = simulate(&spec, tracer, &|_| None)?;
