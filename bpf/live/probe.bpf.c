@@ -363,6 +363,26 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 	return 0;
 }
 
+SEC("tp_btf/sched_move_numa")
+int BPF_PROG(on_numa_move, struct task_struct *p)
+{
+	struct cpu_account *cpu = this_cpu();
+
+	if (cpu && state_of(p) && is_measured(bpf_ktime_get_ns()))
+		cpu->numa_moves++;
+	return 0;
+}
+
+SEC("tp_btf/sched_swap_numa")
+int BPF_PROG(on_numa_swap, struct task_struct *p, int from_cpu, struct task_struct *other)
+{
+	struct cpu_account *cpu = this_cpu();
+
+	if (cpu && (state_of(p) || state_of(other)) && is_measured(bpf_ktime_get_ns()))
+		cpu->numa_swaps++;
+	return 0;
+}
+
 static void finish(struct task_struct *p, struct task_state *s, struct cpu_account *cpu)
 {
 	u64 key = __sync_fetch_and_add(&nr_done, 1);

@@ -55,6 +55,8 @@ struct cpu_account {
 	__u64 wakeups;	/* wake-ups of tasks of the workload */
 	__u64 lost;	/* tasks that ended when the map `done` was full */
 	__u64 untraced;	/* events left out because the ring was full */
+	__u64 numa_moves;	/* moves of tasks of the workload that NUMA balancing began */
+	__u64 numa_swaps;	/* swaps that it began, of two tasks of which one is of the workload */
 };
 
 /* Figures of a task of the workload, from its first switch in until its last switch out. */

@@ -267,7 +267,8 @@ metrics! {
             NUMA_PAGES_MIGRATED = metric("numa_pages_migrated", Unit::One)
                 .rows(&[row("numa_pages_migrated", "pages migrated")]);
         "tasks that NUMA balancing moved to another node, and pairs of tasks that it swapped",
-        "-" =>
+        "the same, whether or not the kernel then found the destination busy \
+         (tracepoints `sched_move_numa` and `sched_swap_numa`)" =>
             NUMA_TASK_MOVES = metric("numa_task_moves", Unit::One),
             NUMA_TASK_SWAPS = metric("numa_task_swaps", Unit::One);
     }

@@ -132,11 +132,16 @@ impl Measured<'_> {
             &metric::NUMA_HINT_FAULTS_LOCAL,
             &metric::NUMA_PAGES_MIGRATED,
         ];
+        if regions.is_empty() {
+            return;
+        }
         for (metric, count) in metrics.into_iter().zip(self.numa.0) {
-            if let (Some(count), false) = (count, regions.is_empty()) {
+            if let Some(count) = count {
                 t.count(metric, count);
             }
         }
+        t.count(&metric::NUMA_TASK_MOVES, self.reading.numa_moves);
+        t.count(&metric::NUMA_TASK_SWAPS, self.reading.numa_swaps);
     }
 
     /// Returns where the pages of each region lay when its owner ended.

@@ -89,6 +89,9 @@ pub struct ProbeData {
     pub wakeups: u64,
     /// Number of ended tasks for which the probe's map of ended tasks had no room.
     pub lost: u64,
+    /// Moves of the workload's tasks, and swaps with one of them, that NUMA balancing began.
+    pub numa_moves: u64,
+    pub numa_swaps: u64,
     /// Migrations as (from CPU, to CPU, count).
     pub moves: Vec<(u32, u32, u64)>,
     /// Tasks in the order of their ends. All tasks have ended, because the data is read
@@ -207,6 +210,8 @@ impl Probe {
             data.switches += cpu.switches;
             data.wakeups += cpu.wakeups;
             data.lost += cpu.lost;
+            data.numa_moves += cpu.numa_moves;
+            data.numa_swaps += cpu.numa_swaps;
         }
         let moves = self.map("moves")?;
         for key in moves.keys() {
