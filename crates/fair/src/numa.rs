@@ -137,13 +137,13 @@ struct NumaTask {
 
 /// Tasks that share memory.
 #[derive(Clone, Debug)]
-struct NumaGroup {
-    nr_tasks: u64,
+pub(super) struct NumaGroup {
+    pub(super) nr_tasks: u64,
     active_nodes: u32,
     max_faults_cpu: i64,
-    total_faults: i64,
+    pub(super) total_faults: i64,
     /// The first half of `NumaTask::faults`, summed over the members.
-    faults: Vec<i64>,
+    pub(super) faults: Vec<i64>,
 }
 
 /// The state of NUMA balancing.
@@ -153,7 +153,7 @@ pub(super) struct Numa {
     /// By `TaskId`.
     tasks: Vec<Option<Box<NumaTask>>>,
     /// By number; None once its last member has left. Numbers are not used again.
-    groups: Vec<Option<NumaGroup>>,
+    pub(super) groups: Vec<Option<NumaGroup>>,
     /// CPUs that a move is on its way to (`rq->numa_migrate_on`).
     migrate_on: Vec<bool>,
 }

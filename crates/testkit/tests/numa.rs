@@ -93,6 +93,30 @@ fn pages_follow_a_lone_task() {
     }
 }
 
+/// The price of a migration, of a scan and of a fault each take kernel time, which work pays for.
+#[test]
+fn balancing_costs_what_the_machine_says() {
+    let text = process("a", 1, "cpus = '0'", "size = '64MiB'\nhuge = false");
+    let run = |tune: fn(&mut Machine)| {
+        let mut machine = Machine::resolve("2n2c1t").unwrap();
+        tune(&mut machine);
+        let mut k = kernel_with_calls(machine, &text, 1);
+        k.numa_balancing = NumaBalancing::On;
+        run_to(&mut k, 3_000);
+        let overhead: u64 = k.cpus.iter().map(|c| c.time.overhead).sum();
+        (stats(&k).migrate_ns, overhead, stats(&k).pages_migrated)
+    };
+    let base = run(|_| {});
+    assert!(base.2 > 0);
+    let migrate = run(|m| m.costs.memory.page_migrate_ns *= 10);
+    assert!(migrate.0 > 5 * base.0, "{base:?}, {migrate:?}");
+    let scan = run(|m| m.costs.memory.pte_scan_ns *= 10);
+    let fault = run(|m| m.costs.memory.hint_fault_ns *= 10);
+    for dear in [migrate, scan, fault] {
+        assert!(dear.1 > base.1, "{base:?}, {dear:?}");
+    }
+}
+
 /// Two threads of one process begin on different nodes, with their heap on one of them. There is
 /// room for both on one node, so one of them moves to the other, and the heap follows if it must.
 /// Shared pages move slowly: two faults in a row must come from the same node.

@@ -227,6 +227,30 @@ fn groups_form_where_memory_is_shared() {
     b.fair.check_numa().unwrap();
 }
 
+/// The law finds a group whose counts are not those of its members.
+#[test]
+fn a_leak_of_faults_is_found() {
+    let breaks: [fn(&mut NumaGroup); 3] = [
+        |group| group.nr_tasks += 1,
+        |group| group.total_faults -= 1,
+        |group| group.faults[0] += 1,
+    ];
+    for break_it in breaks {
+        let mut b = Bench::new(topo(2, 1, 2, 1), &[0, 0], &[0, 1]);
+        for (task, last) in [(0, 1), (1, 0)] {
+            let cpu = b.cpu_of(last).0;
+            let fault = b.fault(task, 0, Some((cpu, last)));
+            let Bench { fair, env, mm } = &mut b;
+            fair.numa_fault(env, &fault, mm, 0, 0);
+        }
+        b.fair.check_numa().unwrap();
+        let groups = &mut b.fair.numa.as_mut().expect("balancing is on").groups;
+        break_it(groups.iter_mut().flatten().next().expect("a group"));
+        let found = b.fair.check_numa();
+        assert!(matches!(found, Err(Violation::NumaGroup { .. })), "{found:?}");
+    }
+}
+
 /// The task prefers the node with most of its memory, and old counts fade by half per sequence.
 #[test]
 fn preference_follows_faults_that_fade() {
