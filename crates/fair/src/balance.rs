@@ -83,8 +83,6 @@ pub(super) struct Attempt {
     pub dst_pinned: bool,
     pub new_dst: CpuId,
     pub active: bool,
-    /// Queues with tasks of a later kind are left alone.
-    pub tasks: TaskKind,
 }
 
 /// Tasks that balancing between nodes may move (`enum fbq_type`), the first choice first.
@@ -180,7 +178,6 @@ impl Fair {
             dst_pinned: false,
             new_dst: this_cpu,
             active: false,
-            tasks: TaskKind::All,
         }
     }
 
@@ -392,11 +389,6 @@ impl Fair {
     /// amount of the imbalance in `lb`.
     fn find_src_group(&mut self, env: &dyn Env, lb: &mut Attempt) -> Option<usize> {
         let mut survey = self.survey(env, lb);
-        if self.numa.is_some() && self.domains.shape(lb.this_cpu, lb.level).flags.numa {
-            let busiest = survey.busiest.map_or(GroupStats::default(), |(_, stats)| stats);
-            let GroupStats { h_nr_running, nr_numa, nr_preferred, .. } = busiest;
-            lb.tasks = TaskKind::of(h_nr_running, nr_numa, nr_preferred);
-        }
         let (group, busiest) = survey.busiest?;
         if !self.imbalanced(lb, &mut survey, group, &busiest) {
             return None;
@@ -527,19 +519,40 @@ impl Fair {
         lb.imbalance = (load / CAPACITY_SCALE) as i64;
     }
 
+    /// Returns the kind of tasks that balancing takes from the group. It takes none from a queue
+    /// whose tasks are all of a later kind.
+    #[cold]
+    fn tasks_to_move(&self, lb: &Attempt, group: usize) -> TaskKind {
+        if !self.domains.shape(lb.this_cpu, lb.level).flags.numa {
+            return TaskKind::All;
+        }
+        let (mut nr, mut with, mut there) = (0, 0, 0);
+        for cpu in cpumask::iter_and(&self.domains.groups[group].span, &lb.cpus) {
+            let (numa, preferred) = self.numa_running(cpu);
+            nr += self.nr_runnable(cpu);
+            with += numa;
+            there += preferred;
+        }
+        TaskKind::of(nr, with, there)
+    }
+
+    #[cold]
+    fn kind_on(&self, env: &dyn Env, cpu: CpuId) -> TaskKind {
+        let (numa, preferred) = self.numa_running(cpu);
+        TaskKind::of(self.rq_nr_running(env, cpu), numa, preferred)
+    }
+
     fn find_src_cpu(&mut self, env: &dyn Env, lb: &Attempt, group: usize) -> Option<CpuId> {
         let mut busiest = None;
         let (mut top, mut top_capacity) = (0, 1);
+        let tasks = if self.numa.is_some() { self.tasks_to_move(lb, group) } else { TaskKind::All };
         for cpu in cpumask::iter(&self.domains.groups[group].span) {
             let nr = self.nr_runnable(cpu);
             if !cpumask::test(&lb.cpus, cpu) || nr == 0 {
                 continue;
             }
-            if lb.tasks != TaskKind::All {
-                let (numa, preferred) = self.numa_running(cpu);
-                if TaskKind::of(self.rq_nr_running(env, cpu), numa, preferred) > lb.tasks {
-                    continue;
-                }
+            if tasks != TaskKind::All && self.kind_on(env, cpu) > tasks {
+                continue;
             }
             let capacity = self.cpus[cpu].capacity;
             match lb.kind {

@@ -43,9 +43,6 @@ pub(super) struct GroupStats {
     pub weight: u32,
     pub kind: GroupType,
     pub smt_balance: bool,
-    /// Queued tasks with a preferred node, and those of them that are on it.
-    pub nr_numa: u32,
-    pub nr_preferred: u32,
     /// Some CPU of the group has more than one task.
     pub overloaded: bool,
 }
@@ -76,11 +73,6 @@ impl Fair {
                 stats.idle_cpus += 1;
             }
             stats.overloaded |= nr_running > 1;
-            if self.numa.is_some() {
-                let (numa, preferred) = self.numa_running(cpu);
-                stats.nr_numa += numa;
-                stats.nr_preferred += preferred;
-            }
         }
         stats.capacity = row.capacity;
         stats.weight = row.weight;

@@ -30,7 +30,7 @@ pub mod step;
 
 use crate::kernel::{Kernel, Stop};
 use crate::task::behavior::SysError;
-use access::{Access, MemoryStats};
+use access::{Access, AccessId, MemoryStats};
 use bandwidth::Bandwidth;
 use nodes::Nodes;
 use region::{MergedPages, Region, RegionId, RegionSpec};
@@ -60,6 +60,8 @@ pub struct Memory {
     cursors: Vec<u128>,
     /// Address spaces with regions, by the leaders of their processes.
     mms: BTreeMap<TaskId, Mm>,
+    /// The access of each task's memory steps, by `TaskId`.
+    chosen: Vec<AccessId>,
     /// Memory steps, by `TaskId`.
     steps: Vec<Option<MemoryStep>>,
 }
@@ -76,6 +78,7 @@ impl Memory {
             accesses: Vec::new(),
             cursors: Vec::new(),
             mms: BTreeMap::new(),
+            chosen: Vec::new(),
             steps: Vec::new(),
         }
     }

@@ -100,7 +100,8 @@ impl Behavior for Touchers {
         if toucher.sleep > 0 && !*slept {
             return TaskStep::SleepUntil(sys.now() + toucher.sleep);
         }
-        TaskStep::Memory { work: toucher.work, access: *access }
+        sys.set_access(task, *access);
+        TaskStep::Memory { work: toucher.work }
     }
 
     fn on_timer(&mut self, _: &mut dyn Sys, _: u64) {}

@@ -112,15 +112,20 @@ impl Kernel {
         Some(AccessId(memory.accesses.len() as u32 - 1))
     }
 
+    /// Sets the access pattern of the following memory steps of a task.
+    pub(crate) fn access_choose(&mut self, task: TaskId, access: AccessId) {
+        let Some(memory) = &mut self.memory else { return };
+        if memory.chosen.len() <= task.idx() {
+            memory.chosen.resize(task.idx() + 1, AccessId(0));
+        }
+        memory.chosen[task.idx()] = access;
+    }
+
     /// Starts a memory step. Returns false if it is over at once.
-    pub(crate) fn memory_begin(
-        &mut self,
-        cpu: CpuId,
-        task: TaskId,
-        work: Nanos,
-        id: AccessId,
-    ) -> bool {
+    #[cold]
+    pub(crate) fn memory_begin(&mut self, cpu: CpuId, task: TaskId, work: Nanos) -> bool {
         let memory = self.memory.as_mut().expect("an access has a region");
+        let id = memory.chosen[task.idx()];
         let access = &memory.accesses[id.0 as usize];
         let resume = access.order == Order::Sequential { resume: true };
         if memory.steps.len() <= task.idx() {
@@ -141,10 +146,16 @@ impl Kernel {
         self.memory_stop(cpu, task)
     }
 
+    /// Returns whether the current task is in a memory step that goes on after this stop.
+    #[cold]
+    pub(crate) fn memory_goes_on(&mut self, cpu: CpuId, task: TaskId) -> bool {
+        matches!(self.tasks[task].step, Some(TaskStep::Memory { .. }))
+            && self.memory_stop(cpu, task)
+    }
+
     /// Handles a stop of the current task's memory step: touches pages and plans the next stop.
     /// Returns false if the step is over.
-    #[cold]
-    pub(crate) fn memory_stop(&mut self, cpu: CpuId, task: TaskId) -> bool {
+    fn memory_stop(&mut self, cpu: CpuId, task: TaskId) -> bool {
         self.count_accesses(cpu, task);
         let memory = self.memory.as_mut().expect("an access has a region");
         let step = memory.step(task);

@@ -26,10 +26,10 @@ pub enum TaskStep {
         wall: Nanos,
     },
     /// Work that takes `work` ns as `Compute` does, if all memory of its accesses is local and no
-    /// other task uses the node's bandwidth.
+    /// other task uses the node's bandwidth. The accesses are those of the last `Sys::set_access`.
+    // No variant has more than one field, which keeps a step in two registers.
     Memory {
         work: Nanos,
-        access: AccessId,
     },
     /// Burn the CPU until `Sys::stop_spin`. A task that spins for a lock does not notice that the
     /// lock's holder is preempted.
@@ -206,6 +206,8 @@ pub trait Sys {
     fn access_new(&mut self, _access: Access) -> Result<AccessId, SysError> {
         Err(SysError::Invalid)
     }
+    /// Says how the following memory steps of a task access memory.
+    fn set_access(&mut self, _task: TaskId, _access: AccessId) {}
     /// Returns the number of present pages of a region by node, merged pages included.
     fn region_pages(&self, _region: RegionId) -> Vec<u64> {
         Vec::new()

@@ -91,9 +91,7 @@ impl Kernel {
     pub(crate) fn next_steps(&mut self, cpu: CpuId) {
         let task = self.cpus[cpu].curr;
         self.take_rq_clock(cpu);
-        if matches!(self.tasks[task].step, Some(TaskStep::Memory { .. }))
-            && self.memory_stop(cpu, task)
-        {
+        if self.memory.is_some() && self.memory_goes_on(cpu, task) {
             return;
         }
         for _ in 0..self.end.limits.max_instant_steps {
@@ -118,7 +116,7 @@ impl Kernel {
         match step {
             TaskStep::Compute { work } => self.set_left(task, work.saturating_mul(1 << WORK_SHIFT)),
             TaskStep::ComputeWall { wall } => self.set_left(task, wall),
-            TaskStep::Memory { work, access } => self.memory_begin(cpu, task, work, access),
+            TaskStep::Memory { work } => self.memory_begin(cpu, task, work),
             TaskStep::Spin => !std::mem::take(&mut self.tasks[task].spin_ended),
             TaskStep::Block => self.block(cpu, task),
             TaskStep::SleepUntil(until) => self.sleep_until(cpu, task, until),
@@ -366,7 +364,7 @@ impl Task {
         let done = match self.step {
             Some(TaskStep::Compute { .. }) => wall * speed,
             Some(TaskStep::ComputeWall { .. }) => wall,
-            Some(TaskStep::Memory { .. }) => wall.saturating_mul(self.mem_speed),
+            Some(TaskStep::Memory { .. }) => self.accessed_in(wall),
             _ => 0,
         };
         self.step_left = self.step_left.saturating_sub(done);
@@ -385,10 +383,21 @@ impl Task {
             Some(TaskStep::Compute { .. }) => {
                 Some(self.refill_left + self.step_left.div_ceil(speed.max(1)))
             }
-            Some(TaskStep::Memory { .. }) => {
-                Some(self.refill_left + self.step_left.div_ceil(self.mem_speed.max(1)))
-            }
+            Some(TaskStep::Memory { .. }) => Some(self.refill_left + self.access_time()),
             _ => Some(self.refill_left + self.step_left),
         }
+    }
+
+    /// Returns how far a memory step gets in `wall` ns.
+    // Out of line, as `access_time` is: other steps then cost what they cost without memory steps.
+    #[cold]
+    fn accessed_in(&self, wall: Nanos) -> u64 {
+        wall.saturating_mul(self.mem_speed)
+    }
+
+    /// Returns the time that a memory step needs to its next stop.
+    #[cold]
+    fn access_time(&self) -> Nanos {
+        self.step_left.div_ceil(self.mem_speed.max(1))
     }
 }

@@ -143,6 +143,10 @@ impl Sys for Kernel {
         self.access_create(access).ok_or(SysError::Invalid)
     }
 
+    fn set_access(&mut self, task: TaskId, access: AccessId) {
+        self.access_choose(task, access);
+    }
+
     fn region_pages(&self, region: RegionId) -> Vec<u64> {
         let found = self.memory.as_ref().and_then(|memory| memory.region(region));
         found.map_or(Vec::new(), |region| region.pages_by_node())

@@ -205,8 +205,7 @@ impl Mock {
         (self.caller, self.charged) = (Some(t), 0);
         let step = behavior.step(self, t);
         let length = match step {
-            TaskStep::Compute { work } => work,
-            TaskStep::Memory { work, .. } => work,
+            TaskStep::Compute { work } | TaskStep::Memory { work } => work,
             TaskStep::ComputeWall { wall } => wall,
             TaskStep::Spin => Nanos::MAX / 4,
             _ => 0,

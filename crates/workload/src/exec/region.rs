@@ -172,7 +172,10 @@ impl Executor {
             }
         };
         match thread.accesses[local] {
-            Some(access) if work > 0 => Flow::Yield(TaskStep::Memory { work, access }),
+            Some(access) if work > 0 => {
+                sys.set_access(thread.task, access);
+                Flow::Yield(TaskStep::Memory { work })
+            }
             _ => Flow::Next,
         }
     }
