@@ -141,3 +141,56 @@ fn pages_follow_their_tasks() {
     // system may move a little; the workload's pages do not.
     assert_eq!(real.0, 0, "{real:?}");
 }
+
+/// Four processes of four threads, twice as many threads as CPUs. The memory of each process lies
+/// on the other node than its threads, which may move after 100 ms.
+fn four_processes() -> String {
+    let process = |i: u32| {
+        let (node, home) = (i % 2, 1 - i % 2);
+        let first = node * 4;
+        format!(
+            "[[region]]\nname = 'heap-{i}'\nsize = '32MiB'\nhuge = false\npopulate = '{home}'\n\
+             [[thread]]\nname = 'task-{i}-{{i}}'\nprocess = 'process-{i}'\ninstances = 4\n\
+             cpus = '{first}-{last}'\n\
+             ops = [{{ compute = '100ms' }}, 'clear_affinity', {{ loop = {{ ops = [\
+             {{ compute = {{ work = '1ms', region = 'heap-{i}', memory = 50 }} }}] }} }}]\n",
+            last = first + 3
+        )
+    };
+    (0..4).map(process).collect()
+}
+
+/// Tasks and pages come together within half a minute in the simulator and on a real kernel, by
+/// about as many migrated pages. Few tasks change nodes, so the pages move.
+#[test]
+fn four_processes_come_to_their_memory() {
+    let Some(bench) = Bench::new() else { return };
+    let file = bench.file("four.toml", four_processes());
+    let args = ["-s", "eevdf", "-w", &file, "-m", "2n4c1t", "--duration", "30s"];
+    let args = [&args[..], &["--accel", "counted", "--numa-balancing", "on"]].concat();
+    let simulated = [&["run", "--format", "json"][..], &args].concat();
+    let simulated = bench.output(&mut scxlab(&simulated));
+    let real = bench.run(&args);
+    let seen = |run: &Value| {
+        let rows = pages(run);
+        let at_home = |i: usize| rows[i].1[i % 2];
+        let total: u64 = rows.iter().flat_map(|(_, pages)| pages).sum();
+        assert_eq!(total, 4 * 8192);
+        let count = |name: &str| metric(run, name);
+        let crossed = count("migrations_node") / count("migrations");
+        ((0..4).map(at_home).sum::<u64>(), count("numa_pages_migrated"), crossed)
+    };
+    let (simulated, real) = (seen(&simulated.runs()[0]), seen(&real.runs()[0]));
+    println!(
+        "pages with their tasks, pages migrated, part of migrations between nodes: \
+         sim {simulated:?}, vm {real:?}"
+    );
+    for (together, migrated, crossed) in [simulated, real] {
+        assert!(
+            together >= 32_768 * 9 / 10 && migrated >= 32_768.0 * 0.9,
+            "{simulated:?} {real:?}"
+        );
+        assert!(crossed < 0.2, "{simulated:?} {real:?}");
+    }
+    assert!(real.1 <= 3.0 * simulated.1 && simulated.1 <= 3.0 * real.1, "{simulated:?} {real:?}");
+}
