@@ -224,7 +224,7 @@ impl Kernel {
     }
 
     /// `dispatch_to_local_dsq()`: inserts the task into the local DSQ of `dst`, or into a global
-    /// DSQ if the task cannot run on `dst`.
+    /// DSQ if the task cannot run on `dst`. The caller holds the run queue lock of `rq`.
     pub(crate) fn dispatch_to_local(
         &mut self,
         rq: CpuId,
@@ -240,9 +240,8 @@ impl Kernel {
             return;
         }
         self.tasks[task].ext.ops_state = OpsState::None;
-        if src != rq {
-            self.lock(LockId::Rq(src));
-        }
+        self.switch_rq_lock(rq, src);
+        let mut locked = src;
         let mut fallback = false;
         if src == dst {
             self.dsq_insert(dst, dsq, task, sv, args.flags);
@@ -253,13 +252,12 @@ impl Kernel {
         } else {
             self.apply_verdict_slice(task, args);
             self.move_remote_to_local(task, args.flags, src, dst);
-        }
-        if src != rq {
-            self.unlock(LockId::Rq(src));
+            locked = dst;
         }
         if !fallback && Class::Ext > self.curr_class(dst) {
             self.resched(dst);
         }
+        self.switch_rq_lock(locked, rq);
     }
 
     fn apply_verdict_slice(&mut self, task: TaskId, args: DirectDispatchArgs) {
@@ -278,7 +276,7 @@ impl Kernel {
     }
 
     /// `move_remote_task_to_local_dsq()`: dequeues the task on `src` and enqueues it on the local
-    /// DSQ of `dst`.
+    /// DSQ of `dst`. The caller holds the run queue lock of `src`, and afterwards that of `dst`.
     pub(crate) fn move_remote_to_local(
         &mut self,
         task: TaskId,
@@ -291,6 +289,7 @@ impl Kernel {
         self.tasks.migrating = Some(task);
         self.dequeue_task(src, task, 0);
         self.set_task_cpu(task, dst);
+        self.switch_rq_lock(src, dst);
         let outer = std::mem::replace(&mut self.ext.remote_activate_flags, flags);
         self.enqueue_task(dst, task, 0);
         self.ext.remote_activate_flags = outer;
@@ -355,9 +354,8 @@ impl Kernel {
             let local = self.ext.dsqs.local(cpu);
             self.dsq_insert(cpu, local, task, None, flags);
         } else {
-            self.lock(LockId::Rq(src));
+            self.switch_rq_lock(cpu, src);
             self.move_remote_to_local(task, flags, src, cpu);
-            self.unlock(LockId::Rq(src));
         }
         true
     }

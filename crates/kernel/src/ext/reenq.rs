@@ -10,6 +10,7 @@ use super::dsq::{DsqId, DsqKind};
 use super::entity::DirectDispatch;
 use super::stats::Ev;
 use crate::bpf::flags::{enq, ent, reenq};
+use crate::cpu::lock::LockId;
 use crate::kernel::Kernel;
 use crate::kernel::event::Event;
 use scxlab_machine::id::{CpuId, TaskId};
@@ -68,8 +69,12 @@ impl Kernel {
 
     #[inline(never)]
     fn run_deferred(&mut self, cpu: CpuId) {
-        while let Some(task) = self.ext.cpus[cpu].ddsp_deferred.pop_front() {
-            self.deferred_verdict(cpu, task);
+        if !self.ext.cpus[cpu].ddsp_deferred.is_empty() {
+            self.lock(LockId::Rq(cpu));
+            while let Some(task) = self.ext.cpus[cpu].ddsp_deferred.pop_front() {
+                self.deferred_verdict(cpu, task);
+            }
+            self.unlock(LockId::Rq(cpu));
         }
         if let Some(flags) = self.ext.cpus[cpu].reenq_local.take() {
             self.reenq_local(cpu, flags);

@@ -414,14 +414,27 @@ impl Kernel {
         }
         self.tasks[task].ext.inserted_by = self.ext_live_caller();
         let (from, to) = (self.ext.dsqs.traced_id(src), self.ext.dsqs.traced_id(dst));
+        let held = self.ext.locked_rq();
+        match held {
+            Some(held) => self.switch_rq_lock(held, src_cpu),
+            None => self.lock(LockId::Rq(src_cpu)),
+        }
+        let mut locked = src_cpu;
         self.lock(LockId::Dsq(src));
         self.dsq_unlink(task);
         self.unlock(LockId::Dsq(src));
         self.charge(self.machine.costs.kfunc.dsq_move_ns);
         self.trace(EventKind::DsqMove { task, from, to });
         match target {
-            Some(cpu) if cpu != src_cpu => self.move_remote_to_local(task, flags, src_cpu, cpu),
+            Some(cpu) if cpu != src_cpu => {
+                self.move_remote_to_local(task, flags, src_cpu, cpu);
+                locked = cpu;
+            }
             _ => self.dsq_insert(src_cpu, dst, task, None, flags),
+        }
+        match held {
+            Some(held) => self.switch_rq_lock(locked, held),
+            None => self.unlock(LockId::Rq(locked)),
         }
     }
 }
