@@ -214,6 +214,25 @@ cost_table! {
         /// Time of a random access in huge pages, relative to one in small pages.
         huge_access: Ratio = "huge_access" in "ratio";
     }
+    /// Guests: what a virtual CPU costs beyond the work of its guest.
+    guest: GuestCosts {
+        /// HLT of a virtual CPU: exit, blocking and the later entry, without the host's scheduler.
+        halt_ns: u64 = "halt" in "ns";
+        /// Exit of a virtual CPU that interrupts another one or wakes a halted one.
+        ipi_ns: u64 = "ipi" in "ns";
+        /// An interrupt to a running virtual CPU, at the receiver.
+        inject_ns: u64 = "inject" in "ns";
+        /// Exit that arms the guest's timer.
+        timer_ns: u64 = "timer" in "ns";
+        /// A pause-loop exit with the search for a virtual CPU to yield to.
+        pause_ns: u64 = "pause" in "ns";
+        /// Time in a pause loop until the exit, after the virtual CPU was scheduled in.
+        ple_window_ns: u64 = "ple_window" in "ns";
+        /// Factor on the window after each pause-loop exit, until the virtual CPU is scheduled in.
+        ple_grow: Ratio = "ple_grow" in "ratio";
+        /// Time that a waiter for a paravirtual spin lock spins before it halts.
+        pv_spin_ns: u64 = "pv_spin" in "ns";
+    }
     /// The scheduler tick.
     clock: ClockCosts {
         /// Ticks per second (CONFIG_HZ).

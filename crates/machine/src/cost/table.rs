@@ -31,6 +31,8 @@ pub const BASES: &[(&str, &str)] =
 /// Upper bound of a single cost in ns, so that sums of costs cannot overflow.
 const NS_MAX: u64 = 1_000_000_000;
 const RATIO_MAX: u64 = 1_000_000;
+/// Shortest window of pause-loop exiting, ns: each window is an event or more.
+const PLE_WINDOW_MIN: u64 = 100;
 /// The kernel's limit of idle states (CPUIDLE_STATE_MAX).
 const IDLE_STATES_MAX: usize = 10;
 
@@ -211,6 +213,12 @@ fn check(table: &CostTable) -> Result<(), (&'static str, &'static str, &'static 
     }
     if table.memory.link_mb_s == 0 {
         return Err(("memory", "link_bandwidth", "must be above 0"));
+    }
+    if table.guest.ple_window_ns < PLE_WINDOW_MIN {
+        return Err(("guest", "ple_window", "must be 100 or more"));
+    }
+    if table.guest.ple_grow.num < table.guest.ple_grow.den {
+        return Err(("guest", "ple_grow", "must be 1 or more"));
     }
     Ok(())
 }

@@ -121,6 +121,18 @@ fn bad_tables_are_refused_with_key_and_line() {
             None,
         ),
         (
+            "value = 1241",
+            "value = 99",
+            "guest.ple_window.value must be 100 or more",
+            Some("[guest.ple_window]"),
+        ),
+        (
+            "value = { num = 2, den = 1 }",
+            "value = { num = 1, den = 2 }",
+            "guest.ple_grow.value must be 1 or more",
+            Some("[guest.ple_grow]"),
+        ),
+        (
             "value = 250\nunit = \"hz\"",
             "value = 0\nunit = \"hz\"",
             "clock.tick.value must be in 1..=10000",
