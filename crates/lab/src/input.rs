@@ -60,6 +60,17 @@ pub enum InputError {
     Scheduler(#[from] SchedulerArgError),
 }
 
+impl InputError {
+    /// Returns the reason without the path of a file that cannot be read.
+    fn reason(&self) -> String {
+        match self {
+            InputError::Read { error, .. } => error.to_string(),
+            InputError::NotText { .. } => "not a text file (UTF-8)".to_owned(),
+            other => other.to_string(),
+        }
+    }
+}
+
 /// Reads a file of text.
 pub fn read_text(path: &str, files: &dyn InputFiles) -> Result<String, InputError> {
     String::from_utf8(read(path, files)?).map_err(|_| InputError::NotText { path: path.into() })
@@ -101,9 +112,14 @@ impl Workload {
     pub fn resolve(arg: &str, files: &dyn InputFiles) -> Result<Workload, InputError> {
         Ok(match parse_workload_arg(arg)? {
             WorkloadArg::Program(program) => Workload::Program(program),
-            WorkloadArg::File(path) => {
+            WorkloadArg::File { path, guests } => {
                 let text = read_text(&path, files)?;
-                Workload::Program(Box::new(scxlab_workload::load(&path, &text)?))
+                let read = |path: &str| read_text(path, files).map_err(|e| e.reason());
+                let program = scxlab_workload::load_with(&path, &text, &read)?;
+                Workload::Program(Box::new(match guests {
+                    Some(guests) => program.into_guests(*guests)?,
+                    None => program,
+                }))
             }
             WorkloadArg::Command(words) => Workload::Command(words),
         })

@@ -192,6 +192,10 @@ pub fn kernel_target(machine: &Arc<Machine>) -> Result<KernelTarget, SimError> {
 /// Creates the executor of the workload, without the workload's duration. The kernel ends the run,
 /// because a timer of the executor would look like an event that tasks may wait for.
 fn executor(spec: &SimSpec<'_>) -> Result<Executor, SimError> {
+    if !spec.workload.guests.is_empty() {
+        let label = spec.scheduler.label().to_owned();
+        return Err(SimError::Unmodelled { label, what: "guests".to_owned() });
+    }
     let costs = &spec.machine.costs;
     let config = ExecConfig {
         nr_cpus: spec.machine.topology.nr_cpus() as u32,

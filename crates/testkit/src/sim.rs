@@ -27,7 +27,7 @@ pub fn workload(text: &str) -> Program {
     }
     match parse_workload_arg(text) {
         Ok(WorkloadArg::Program(program)) => *program,
-        Ok(WorkloadArg::File(path)) => panic!("{path} is a file"),
+        Ok(WorkloadArg::File { path, .. }) => panic!("{path} is a file"),
         Ok(WorkloadArg::Command(words)) => panic!("{words:?} is a command"),
         Err(e) => panic!("{e}"),
     }

@@ -6,7 +6,7 @@
 //! Does not: contain results. A model defines what threads do; the simulation produces the times.
 
 use crate::error::{SourcePlace, WorkloadError};
-use crate::program::{Program, TimeSpan};
+use crate::program::{GuestsOfLine, Program, TimeSpan};
 
 mod chat;
 mod hackbench;
@@ -56,8 +56,12 @@ pub fn list() -> &'static [Generator] {
 /// The meaning of a `-w` argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkloadArg {
-    /// A path. The caller reads the file and gives its text to `load`.
-    File(String),
+    /// A path. The caller reads the file, gives its text to `load`, and puts the program into the
+    /// guests (`Program::into_guests`).
+    File {
+        path: String,
+        guests: Option<Box<GuestsOfLine>>,
+    },
     Program(Box<Program>),
     /// An external command and its arguments. It needs a live kernel; the simulator cannot run it.
     Command(Vec<String>),
@@ -67,7 +71,9 @@ pub enum WorkloadArg {
 const COMMAND: &str = "cmd:";
 
 /// Parses a workload argument: a command (`cmd:` and words quoted as in a shell, without a shell's
-/// expansions), a path (it contains a `/`, or ends in `.json` or `.toml`) or a generator.
+/// expansions), a path (it contains a `/`, or ends in `.json` or `.toml`) or a generator. The keys
+/// `vms`, `vcpus` and `vm.*` put a file's or a generator's program into guests. A path ends where
+/// the first `,vms=` or `,vcpus=` begins.
 ///
 /// ```
 /// use scxlab_workload::{WorkloadArg, parse_workload_arg};
@@ -78,12 +84,20 @@ const COMMAND: &str = "cmd:";
 /// assert!(parse_workload_arg("sleeper").unwrap_err().to_string().contains("sleepers"));
 /// ```
 pub fn parse_workload_arg(arg: &str) -> Result<WorkloadArg, WorkloadError> {
+    let in_guests = [",vms=", ",vcpus="].iter().filter_map(|key| arg.find(key)).min();
     if let Some(line) = arg.strip_prefix(COMMAND) {
+        if in_guests.is_some() {
+            let problem = "a command cannot run in guests (vms, vcpus); they run ops only";
+            let at = SourcePlace::file(arg);
+            return Err(WorkloadError::Invalid { at, problem: problem.to_owned() });
+        }
         return command(line).map(WorkloadArg::Command);
     }
-    let lower = arg.to_ascii_lowercase();
-    if arg.contains('/') || lower.ends_with(".json") || lower.ends_with(".toml") {
-        return Ok(WorkloadArg::File(arg.to_owned()));
+    let (path, keys) = arg.split_at(in_guests.unwrap_or(arg.len()));
+    let lower = path.to_ascii_lowercase();
+    if path.contains('/') || lower.ends_with(".json") || lower.ends_with(".toml") {
+        let guests = GuestsOfLine::parse(path, keys.split(',').skip(1))?.map(Box::new);
+        return Ok(WorkloadArg::File { path: path.to_owned(), guests });
     }
     let (name, rest) = arg.split_once(',').map_or((arg, None), |(n, r)| (n, Some(r)));
     let Some(generator) = list().iter().find(|g| g.name == name.trim()) else {
@@ -93,7 +107,13 @@ pub fn parse_workload_arg(arg: &str) -> Result<WorkloadArg, WorkloadError> {
         });
     };
     let pairs = rest.into_iter().flat_map(|r| r.split(',')).filter(|p| !p.trim().is_empty());
-    generator.generate(pairs).map(|p| WorkloadArg::Program(Box::new(p)))
+    let (of_guests, own): (Vec<&str>, Vec<&str>) = pairs.partition(|p| GuestsOfLine::owns(p));
+    let program = generator.generate(own)?;
+    let program = match GuestsOfLine::parse(generator.name, of_guests)? {
+        Some(guests) => program.into_guests(guests)?,
+        None => program,
+    };
+    Ok(WorkloadArg::Program(Box::new(program)))
 }
 
 /// Splits a command into words.
@@ -143,7 +163,7 @@ impl Params {
         let candidates = || self.values.iter().map(|(name, _)| (*name).to_owned()).collect();
         let Some(slot) = self.values.iter().position(|(name, _)| *name == key.trim()) else {
             return Err(WorkloadError::UnknownParam {
-                generator: self.generator,
+                generator: self.generator.to_owned(),
                 param: key.to_owned(),
                 candidates: candidates(),
             });
@@ -159,7 +179,7 @@ impl Params {
 
     fn bad(&self, name: &str, expected: impl Into<String>) -> WorkloadError {
         WorkloadError::BadParam {
-            generator: self.generator,
+            generator: self.generator.to_owned(),
             param: name.to_owned(),
             value: self.text(name).to_owned(),
             expected: expected.into(),

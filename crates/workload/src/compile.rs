@@ -13,6 +13,7 @@ pub use crate::program::arg::MAX_BYTES;
 use crate::program::{CgroupDef, Op, Program, ThreadTemplate, TimerMode, names};
 
 mod check;
+mod guests;
 pub mod insn;
 mod region;
 

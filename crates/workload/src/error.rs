@@ -70,12 +70,15 @@ pub enum WorkloadError {
         "workload {generator}: unknown parameter \"{param}\"{}",
         listing("; it takes ", candidates)
     )]
-    UnknownParam { generator: &'static str, param: String, candidates: Vec<String> },
+    UnknownParam { generator: String, param: String, candidates: Vec<String> },
     #[error("workload {generator}: {param} is \"{value}\", must be {expected}")]
-    BadParam { generator: &'static str, param: String, value: String, expected: String },
+    BadParam { generator: String, param: String, value: String, expected: String },
     #[error("thread \"{thread}\" names CPU {cpu}, but the machine has {nr_cpus} CPUs (0 to {})",
         nr_cpus.saturating_sub(1))]
     NoSuchCpu { thread: String, cpu: u32, nr_cpus: u32 },
+    /// An error in the program of a guest. The CPUs that it names are the guest's.
+    #[error("guest \"{guest}\": {error}")]
+    InGuest { guest: String, error: Box<WorkloadError> },
 }
 
 /// Returns `"; known keys are a, b, c"`, or nothing for an empty list.

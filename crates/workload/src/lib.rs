@@ -36,6 +36,24 @@ pub use program::Program;
 /// assert_eq!(scxlab_workload::load("a/b.toml", text).unwrap().threads.len(), 1);
 /// ```
 pub fn load(name: &str, text: &str) -> Result<Program, WorkloadError> {
+    load_with(name, text, &|_| Err("this workload cannot name files".to_owned()))
+}
+
+/// Parses a workload file as `load` does. `read` returns the text of the files that its guests
+/// name, relative to the folder in `name`.
+pub fn load_with(
+    name: &str,
+    text: &str,
+    read: &program::guest::ReadText<'_>,
+) -> Result<Program, WorkloadError> {
+    let mut program = parse(name, text)?;
+    program.resolve_guests(read)?;
+    compile::check(&program)?;
+    Ok(program)
+}
+
+/// Parses a workload file without checks of its meaning.
+fn parse(name: &str, text: &str) -> Result<Program, WorkloadError> {
     let mut program = if looks_like_rtapp(name, text) {
         rtapp::parse(name, text)?
     } else if text.trim_start().starts_with('{') {
@@ -46,7 +64,6 @@ pub fn load(name: &str, text: &str) -> Result<Program, WorkloadError> {
     if program.name.is_empty() {
         program.name = stem(name).to_owned();
     }
-    compile::check(&program)?;
     Ok(program)
 }
 

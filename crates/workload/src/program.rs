@@ -15,6 +15,7 @@ use crate::error::{SourcePlace, WorkloadError};
 pub mod arg;
 pub mod cpus;
 pub mod dump;
+pub mod guest;
 pub mod names;
 pub mod op;
 pub mod places;
@@ -23,6 +24,7 @@ pub mod time_span;
 pub mod work;
 
 pub use cpus::CpuList;
+pub use guest::{GuestDef, GuestMemory, GuestsOfLine, SpinLockKind};
 pub use op::Op;
 pub(crate) use places::Part;
 pub use region::{NodeList, RegionDef, RegionPolicy, Sharing};
@@ -60,6 +62,9 @@ pub struct Program {
     pub pipes: Vec<PipeDef>,
     #[serde(default, rename = "region", skip_serializing_if = "Vec::is_empty")]
     pub regions: Vec<RegionDef>,
+    #[serde(default, rename = "guest", skip_serializing_if = "Vec::is_empty")]
+    pub guests: Vec<GuestDef>,
+    /// Threads that run on the machine itself, beside the guests.
     #[serde(default, rename = "thread")]
     pub threads: Vec<ThreadTemplate>,
     /// Requests in the workload file that the simulation does not fulfil, each with its place in
@@ -323,14 +328,26 @@ fn cache_line() -> u64 {
 }
 
 impl Program {
+    /// Sets the places of the program's parts, and of those of its guests' programs.
+    fn with_places(mut self, mut places: places::Places) -> Program {
+        let inner = self.guests.iter_mut().zip(std::mem::take(&mut places.guests));
+        for (guest, places) in inner {
+            let program = guest.program.take().map(|program| program.with_places(places));
+            guest.program = program.map(Box::new);
+        }
+        Program { places, ..self }
+    }
+
     /// Returns the place of a part in the program's file.
     pub(crate) fn place(&self, part: Part) -> SourcePlace {
         self.places.of(part).unwrap_or_else(|| SourcePlace::file(&self.name))
     }
 
     /// Replaces each CPU number n in the program by `to(n)`, for a machine with other CPU numbers.
+    /// The programs of guests stay as they are, because they name virtual CPUs.
     pub fn map_cpus(&mut self, to: &dyn Fn(u32) -> u32) {
         let lists = self.cgroups.iter_mut().filter_map(|c| c.cpus.as_mut());
+        let lists = lists.chain(self.guests.iter_mut().filter_map(|g| g.cpus.as_mut()));
         for list in lists.chain(self.threads.iter_mut().filter_map(|t| t.cpus.as_mut())) {
             *list = list.map(to);
         }
@@ -357,7 +374,7 @@ pub fn from_toml(name: &str, text: &str) -> Result<Program, WorkloadError> {
             start.map_or_else(|| SourcePlace::file(name), |s| SourcePlace::in_text(name, text, s));
         WorkloadError::Document { at, message: unknown_op(e.message().trim_end()) }
     })?;
-    Ok(Program { places: places::Places::of_toml(name, text), ..program })
+    Ok(program.with_places(places::Places::of_toml(name, text)))
 }
 
 /// Parses a program in scxlab's JSON form, which has the same keys as TOML.
@@ -374,7 +391,7 @@ pub fn from_json(name: &str, text: &str) -> Result<Program, WorkloadError> {
         let message = unknown_op(full.split(" at line ").next().unwrap_or(&full));
         WorkloadError::Document { at, message }
     })?;
-    Ok(Program { places: places::Places::of_json(name, text), ..program })
+    Ok(program.with_places(places::Places::of_json(name, text)))
 }
 
 /// Returns the parser's message, in this crate's words if it is about an op that does not exist.
@@ -388,17 +405,22 @@ fn unknown_op(message: &str) -> String {
     format!("unknown op \"{name}\"; there are {}", all.join(", "))
 }
 
-/// Whether JSON text is in scxlab's form: it has a top-level `thread` and none of rt-app's `tasks`.
+/// Whether JSON text is in scxlab's form: it has a top-level `thread` or `guest`, and none of
+/// rt-app's `tasks`.
 pub fn is_our_json(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Probe {
         thread: Option<serde::de::IgnoredAny>,
+        guest: Option<serde::de::IgnoredAny>,
         tasks: Option<serde::de::IgnoredAny>,
     }
     // Text that is not strict JSON (it has comments or trailing commas) is rt-app's, unless it is
-    // scxlab's with a syntax error. The key `"thread"` reveals the latter.
+    // scxlab's with a syntax error. The key `"thread"` or `"guest"` reveals the latter.
     match serde_json::from_str::<Probe>(text) {
-        Ok(probe) => probe.thread.is_some() && probe.tasks.is_none(),
-        Err(_) => text.contains("\"thread\"") && !text.contains("\"tasks\""),
+        Ok(probe) => (probe.thread.is_some() || probe.guest.is_some()) && probe.tasks.is_none(),
+        Err(_) => {
+            let ours = ["\"thread\"", "\"guest\""].iter().any(|key| text.contains(key));
+            ours && !text.contains("\"tasks\"")
+        }
     }
 }

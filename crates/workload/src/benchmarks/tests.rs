@@ -140,6 +140,56 @@ fn wrong_arguments_say_what_would_be_right() {
 #[test]
 fn a_path_is_not_a_generator() {
     for path in ["a/b", "x.json", "y.TOML", "./hackbench"] {
-        assert_eq!(parse_workload_arg(path), Ok(WorkloadArg::File(path.to_owned())));
+        let file = WorkloadArg::File { path: path.to_owned(), guests: None };
+        assert_eq!(parse_workload_arg(path), Ok(file));
+    }
+}
+
+/// The keys of guests put a generator's program, or that of a file, into guests; they never reach
+/// the generator.
+#[test]
+fn guests_in_one_line() {
+    let guests = program("sleepers,vms=2,tasks=3,vcpus=8,vm.gang=yes,vm.spinlock=ticket");
+    assert_eq!((guests.name.as_str(), guests.unit.as_str()), ("sleepers", "loop"));
+    assert!(guests.threads.is_empty() && guests.duration.is_some());
+    let [guest] = &guests.guests[..] else { panic!() };
+    assert_eq!((guest.instances, guest.vcpus), (2, 8));
+    assert_eq!(guest.spinlock, crate::program::SpinLockKind::Ticket);
+    assert_eq!(guest.program.as_ref().unwrap().threads[0].instances, 3);
+    let groups: Vec<_> = guests.cgroups.iter().map(|c| (c.path.as_str(), c.xattrs.len())).collect();
+    assert_eq!(groups, [("/vm0", 1), ("/vm1", 1)]);
+    assert_eq!(guest.instance_cgroup(1).as_deref(), Some("/vm1"));
+    assert_eq!(program("hogs,vcpus=2").guests[0].instances, 1);
+    assert_eq!(program("hogs,vms=2").guests[0].vcpus, 1);
+
+    let file = |arg: &str| match parse_workload_arg(arg).unwrap() {
+        WorkloadArg::File { path, guests } => (path, guests),
+        other => panic!("{other:?}"),
+    };
+    let (path, line) = file("a,b.json,vms=3,vcpus=2,vm.memory=4GiB,vm.halt_poll=200us");
+    assert_eq!(path, "a,b.json");
+    let inner = program("hogs");
+    let outer = inner.clone().into_guests(*line.unwrap()).unwrap();
+    assert_eq!(outer.guests[0].memory.as_ref().unwrap().size.0, 4 << 30);
+    assert_eq!(outer.guests[0].halt_poll.0, 200_000);
+    assert_eq!(outer.guests[0].program.as_deref(), Some(&inner));
+    let again = outer.into_guests(*file("x/y,vms=1").1.unwrap()).unwrap_err().to_string();
+    assert!(again.contains("a guest cannot contain guests"), "{again}");
+
+    let cases = [
+        ("hogs,vms=0", "workload hogs: vms is \"0\", must be a whole number from 1 to 4095"),
+        ("hogs,vcpus=289", "workload hogs: vcpus is \"289\", must be a whole number from 1 to 288"),
+        ("a.toml,vms=1,vms=2", "workload a.toml: vms is \"2\", must be given once"),
+        ("hogs,vm.pin=yes", "vm.pin is \"yes\", must be beside vms or vcpus"),
+        ("hogs,vms=1,vm.pin=maybe", "vm.pin is \"maybe\", must be yes or no"),
+        ("hogs,vms=1,vm.spinlock=mcs", "must be ticket or queued"),
+        ("hogs,vms=1,vm.halt_poll=3", "must be a time such as 200us"),
+        ("hogs,vms=1,vm.memory=3", "must be a size such as 4GiB"),
+        ("hogs,vms=1,vm.disk=3", "unknown parameter \"vm.disk\"; it takes vms, vcpus, vm.pin"),
+        ("a.toml,vms=1,tasks=3", "workload a.toml: unknown parameter \"tasks\"; it takes vms"),
+        ("cmd:true,vms=2", "a command cannot run in guests"),
+    ];
+    for (arg, expected) in cases {
+        assert!(error(arg).contains(expected), "{arg}: {}", error(arg));
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use scxlab_kernel::cgroup::{MAX_CGROUPS, MAX_DEPTH, NAME_MAX};
 
-use super::{MAX_BYTES, MAX_NESTING, MAX_THREADS, region};
+use super::{MAX_BYTES, MAX_NESTING, MAX_THREADS, guests, region};
 use crate::error::{SourcePlace, WorkloadError};
 use crate::program::arg::{self, Arg};
 use crate::program::{CgroupDef, Op, Part, Program, ThreadTemplate, names};
@@ -45,6 +45,7 @@ pub(super) fn program(program: &Program) -> Checked {
         template(program, i, thread)?;
     }
     region::check(program)?;
+    guests::check(program)?;
     forks(program)
 }
 
@@ -266,8 +267,8 @@ pub(super) fn visit<'a>(ops: &'a [Op], f: &mut impl FnMut(usize, &'a Op)) {
 }
 
 /// Returns every cgroup of the program except the root, parents first. A cgroup that the program
-/// does not declare, but that an op, a thread or the path of another cgroup names, gets the default
-/// limits.
+/// does not declare, but that an op, a thread, a guest or the path of another cgroup names, gets
+/// the default limits.
 pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError> {
     let mut paths: BTreeMap<String, CgroupDef> = BTreeMap::new();
     for (i, def) in program.cgroups.iter().enumerate() {
@@ -293,6 +294,14 @@ pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError
                 xattrs.push((part, cgroup, name, value));
             }
         });
+    }
+    for (i, guest) in program.guests.iter().enumerate() {
+        let of_vcpus = |instance| {
+            let vcpus = if guest.vcpu_cgroups { guest.vcpus } else { 1 };
+            (0..vcpus).filter_map(move |vcpu| guest.vcpu_cgroup(instance, vcpu))
+        };
+        let paths = (0..guest.instances).flat_map(of_vcpus);
+        mentioned.extend(paths.map(|path| (Part::Entry("guest", i), path)));
     }
     for (part, cgroup, name, value) in xattrs {
         xattr(program, part, cgroup, name, value)?;

@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::check::{Checked, invalid, visit};
 use super::{MAX_BYTES, NodeInfo};
 use crate::error::WorkloadError;
-use crate::program::{NodeList, Op, Part, Program, RegionDef, RegionPolicy, Sharing, names};
+use crate::program::{
+    GuestDef, NodeList, Op, Part, Program, RegionDef, RegionPolicy, Sharing, names,
+};
 
 /// Returns the declaration of the region that an op names. The name may be a pattern; it counts as
 /// the name for instance 0.
@@ -39,23 +41,31 @@ pub(super) fn check(program: &Program) -> Checked {
         if !seen.insert(&def.name) {
             return fail("is declared twice");
         }
-        if !(1..=MAX_BYTES).contains(&def.size.0) {
-            return fail("its size is from 1 byte to 1 TiB");
-        }
-        if def.merge > 100 {
-            return fail("merge is a percentage from 0 to 100");
-        }
-        if def.merge > 0 && def.is_huge() {
-            return fail("merge needs small pages: set huge = false");
-        }
-        if def.merge > 0 && def.of == Sharing::All {
-            return fail("merge is for private memory, not for of = \"all\"");
-        }
-        if def.is_huge() && def.of == Sharing::All {
-            return fail("huge pages are for private memory, not for of = \"all\"");
+        if let Err(problem) = definition(def) {
+            return fail(problem);
         }
     }
     program.threads.iter().enumerate().try_for_each(|(i, _)| thread(program, i))
+}
+
+/// Checks a region's size, pages and sharing.
+pub(super) fn definition(def: &RegionDef) -> Result<(), &'static str> {
+    if !(1..=MAX_BYTES).contains(&def.size.0) {
+        return Err("its size is from 1 byte to 1 TiB");
+    }
+    if def.merge > 100 {
+        return Err("merge is a percentage from 0 to 100");
+    }
+    if def.merge > 0 && def.is_huge() {
+        return Err("merge needs small pages: set huge = false");
+    }
+    if def.merge > 0 && def.of == Sharing::All {
+        return Err("merge is for private memory, not for of = \"all\"");
+    }
+    if def.is_huge() && def.of == Sharing::All {
+        return Err("huge pages are for private memory, not for of = \"all\"");
+    }
+    Ok(())
 }
 
 /// Checks the regions that a thread template's ops name, and its moves between cgroups.
@@ -157,16 +167,23 @@ pub(super) fn check_nodes(program: &Program, nodes: &[NodeInfo]) -> Checked {
         let mems: Vec<u32> = def.mems.iter().flat_map(|mems| mems.0.iter()).collect();
         refuse(Part::Entry("cgroup", i), format!("mems of cgroup {}", def.path), &mems)?;
     }
-    for (i, def) in program.regions.iter().enumerate() {
-        let (part, name) = (Part::Entry("region", i), &def.name);
-        refuse(part, format!("the policy of region \"{name}\""), &def.policy.nodes())?;
+    let own = program.regions.iter().enumerate();
+    let own = own.map(|(i, def)| {
+        (Part::Entry("region", i), format!("region \"{}\"", def.name), def.clone())
+    });
+    let of_guests = program.guests.iter().enumerate().filter_map(|(i, guest)| {
+        let name = format!("the memory of guest \"{}\"", guest.name);
+        Some((Part::Entry("guest", i), name, guest.memory.as_ref()?.region()))
+    });
+    for (part, name, def) in own.chain(of_guests) {
+        refuse(part, format!("the policy of {name}"), &def.policy.nodes())?;
         let populate: Vec<u32> = def.populate.iter().flat_map(|list| list.0.iter()).collect();
-        refuse(part, format!("populate of region \"{name}\""), &populate)?;
+        refuse(part, format!("populate of {name}"), &populate)?;
         let RegionPolicy::Bind(set) = &def.policy else { continue };
         let room: u64 = set.0.iter().map(|n| nodes[n as usize].memory_bytes).sum();
         if def.size.0 > room {
             let problem = format!(
-                "region \"{name}\" has {}; the nodes that it is bound to ({set}) have {}",
+                "{name} has {}; the nodes that it is bound to ({set}) have {}",
                 gib(def.size.0),
                 gib(room)
             );
@@ -210,12 +227,18 @@ fn all_regions(program: &Program, nodes: &[NodeInfo]) -> Checked {
         return Ok(());
     }
     let (wanted, room) = (wanted.min(u64::MAX.into()) as u64, room.min(u64::MAX.into()) as u64);
-    let problem =
-        format!("the regions of the start have {}; the machine has {}", gib(wanted), gib(room));
-    invalid(program.place(Part::Entry("region", 0)), problem)
+    let guests = if program.guests.is_empty() { "" } else { " and the guests" };
+    let problem = format!(
+        "the regions{guests} of the start have {}; the machine has {}",
+        gib(wanted),
+        gib(room)
+    );
+    let first = if program.regions.is_empty() { "guest" } else { "region" };
+    invalid(program.place(Part::Entry(first, 0)), problem)
 }
 
-/// Returns the size of the regions of all threads that exist at the start.
+/// Returns the size of the memory of all guests, and of the regions of all threads that exist at
+/// the start.
 pub(super) fn bytes_of_start(program: &Program) -> u128 {
     let mut owners: BTreeMap<usize, BTreeSet<String>> = BTreeMap::new();
     for (thread, template) in program.threads.iter().enumerate() {
@@ -241,7 +264,12 @@ pub(super) fn bytes_of_start(program: &Program) -> u128 {
     let bytes = |(i, owners): (&usize, &BTreeSet<String>)| {
         u128::from(program.regions[*i].size.0) * owners.len() as u128
     };
-    owners.iter().map(bytes).sum()
+    let of_guest = |guest: &GuestDef| {
+        let size = guest.memory.as_ref().map_or(0, |memory| memory.size.0);
+        u128::from(size) * u128::from(guest.instances)
+    };
+    let of_guests: u128 = program.guests.iter().map(of_guest).sum();
+    owners.iter().map(bytes).sum::<u128>() + of_guests
 }
 
 /// Formats a size in the largest unit of which it has at least one, rounded down.

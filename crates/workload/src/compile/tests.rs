@@ -292,6 +292,113 @@ fn mistakes_outside_the_ops_are_refused() {
     }
 }
 
+/// Guests are refused with the line of the guest, or of the mistake in its program.
+#[test]
+fn mistakes_in_guests_are_refused_with_their_line() {
+    let load = |text: &str| {
+        let read = |path: &str| match path {
+            "d/b.toml" => Ok("[[region]]\nname = 'heap'\nsize = 1\n".to_owned() + USER),
+            "d/c.toml" => Ok("[[guest]]\nname = 'g'\nworkload = 'a.toml'".to_owned()),
+            _ => Err("no such file".to_owned()),
+        };
+        crate::load_with("d/a.toml", text, &read).map_err(|e| e.to_string())
+    };
+    let guest = |keys: &str| format!("[[guest]]\nname = \"g\"\n{keys}\n");
+    let hogs = "workload = 'hogs'\n";
+    let inline = "[[guest.program.thread]]\nname = 'a'\nops = ['yield', { nice = 1 }]";
+    let cases = [
+        (guest(""), "d/a.toml:1:1: guest \"g\" needs `workload` or `program`"),
+        (
+            guest(&format!("{hogs}{}", inline.replace("nice", "set_nice"))),
+            "d/a.toml:1:1: guest \"g\" has `workload` and `program`; it needs one of them",
+        ),
+        (
+            guest(&format!("{hogs}vcpus = 0")),
+            "d/a.toml:1:1: guest \"g\": vcpus is 0, must be 1 to 288",
+        ),
+        (guest(&format!("{hogs}vcpus = 289")), "vcpus is 289"),
+        (guest(&format!("{hogs}instances = 0")), "instances is 0"),
+        (
+            guest(&format!("{hogs}instances = 2")),
+            "two guests are named \"g\"; instances need a pattern such as \"vm{i}\"",
+        ),
+        (guest(hogs) + &guest(hogs), "d/a.toml:5:1: two guests are named \"g\""),
+        (guest(&format!("{hogs}nice = 20")), "nice is from"),
+        (guest(&format!("{hogs}cgroup = 'a'")), "d/a.toml:1:1: cgroup path \"a\" is not"),
+        (guest(&format!("{hogs}vcpu_cgroups = true")), "vcpu_cgroups needs `cgroup`"),
+        (guest(&format!("{hogs}memory = '2000GiB'")), "memory: its size is from 1 byte to 1 TiB"),
+        (guest(&format!("{hogs}memory = '2GB'")), "d/a.toml:4:10: \"2GB\" is not a size"),
+        (
+            guest(&format!("{hogs}memory = {{ size = 1, huge = true, merge = 5 }}")),
+            "needs small pages",
+        ),
+        (
+            guest(&format!("{hogs}spinlock = 'mcs'")),
+            "d/a.toml:4:12: unknown variant `mcs`, expected `ticket` or `queued`",
+        ),
+        (
+            guest("workload = 'lockholder'"),
+            "d/a.toml:1:1: guest \"g\" has a bad workload: unknown workload \"lockholder\"; there are",
+        ),
+        (guest("workload = 'cmd:true'"), "guest \"g\" has a command as its workload"),
+        (guest("workload = 'x.toml'"), "guest \"g\" has a workload d/x.toml: no such file"),
+        (guest("workload = 'c.toml'"), "a guest cannot contain guests"),
+        (guest("workload = 'b.toml,vms=2'"), "a guest cannot contain guests"),
+        (guest("workload = 'hogs,vcpus=2'"), "a guest cannot contain guests"),
+        (
+            guest("workload = 'b.toml'"),
+            "d/b.toml:1:1: guest \"g\" has no memory for region \"heap\": give it `memory`",
+        ),
+        (guest(&inline.replace("nice = 1", "unlock = 'm'")), "d/a.toml:5:17: thread \"a\", op 2"),
+        (guest(inline), "unknown op \"nice\""),
+        (
+            guest("instances = 5000\nworkload = 'hogs'").replace("\"g\"", "\"g{i}\""),
+            "number of guests 5000 exceeds the limit of 4095",
+        ),
+        (
+            guest("instances = 400\nvcpus = 288\nworkload = 'hogs,tasks=1'")
+                .replace("\"g\"", "\"g{i}\""),
+            "number of threads and virtual CPUs 115600 exceeds the limit of 100000",
+        ),
+    ];
+    for (text, expected) in cases {
+        let message = load(&text).expect_err(&text);
+        assert!(message.contains(expected), "{text}: {message}");
+    }
+    let good = guest(
+        "workload = 'b.toml'\nmemory = '1GiB'\ncgroup = '/x{i}'\nvcpus = 2\nvcpu_cgroups = true",
+    );
+    let program = load(&good).unwrap();
+    let paths: Vec<String> = cgroups(&program).into_iter().map(|c| c.path).collect();
+    assert_eq!(paths, ["/x0", "/x0/vcpu0", "/x0/vcpu1"]);
+    let nodes = [NodeInfo { memory_bytes: 1 << 29 }];
+    let message = check_nodes(&program, &nodes).unwrap_err().to_string();
+    let expected =
+        "d/a.toml:1:1: the regions and the guests of the start have 1 GiB; the machine has 512 MiB";
+    assert_eq!(message, expected);
+    let bound = good.replace("'1GiB'", "{ size = '1GiB', policy = { bind = '1' } }");
+    let message = check_nodes(&load(&bound).unwrap(), &nodes).unwrap_err().to_string();
+    assert!(
+        message.starts_with("d/a.toml:1:1: the policy of the memory of guest \"g\" names node 1")
+    );
+}
+
+/// A file without a unit or a duration has those of its guests' workloads.
+#[test]
+fn unit_and_duration_come_from_the_guests() {
+    let load = |text: &str| crate::load("a.toml", text).unwrap();
+    let guests = "[[guest]]\nname = 'a'\nworkload = 'hackbench'\n[[guest]]\nname = 'b'\nworkload = 'sleepers'";
+    let program = load(guests);
+    let sleepers = program.guests[1].program.as_ref().unwrap();
+    assert_eq!(program.unit, program.guests[0].program.as_ref().unwrap().unit);
+    assert!(sleepers.duration.is_some() && program.duration.is_none(), "hackbench ends by itself");
+    let program = load(&guests.replace("hackbench", "hogs"));
+    assert_eq!(program.duration, program.guests[0].program.as_ref().unwrap().duration);
+    let program = load(&format!("unit = 'x'\nduration = '7ms'\n{guests}"));
+    assert_eq!((program.unit.as_str(), program.duration.unwrap().0), ("x", 7_000_000));
+    assert!(program.guests.iter().all(|guest| guest.workload.is_none()), "self-contained");
+}
+
 #[test]
 fn fork_cycles_over_several_threads_are_found() {
     let fork = |name: &str, of: &str, n: u32| {

@@ -15,6 +15,15 @@ pub fn dump(program: &Program) -> String {
         thread_line(&mut out, thread);
         ops(&mut out, &thread.ops, 1);
     }
+    for guest in &program.guests {
+        line(
+            &mut out,
+            0,
+            &format!("guest {} x{} vcpus={}", guest.name, guest.instances, guest.vcpus),
+        );
+        let inner = guest.program.as_deref().map_or(String::new(), dump);
+        inner.lines().for_each(|text| line(&mut out, 1, text));
+    }
     for note in &program.notes {
         line(&mut out, 0, &format!("note: {note}"));
     }

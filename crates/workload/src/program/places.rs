@@ -32,6 +32,8 @@ pub struct Places {
     entries: BTreeMap<String, Vec<usize>>,
     /// Offset of each op, by thread template and number (`Part::Op`).
     ops: Vec<Vec<usize>>,
+    /// Places in the program of each entry of `guest`.
+    pub(super) guests: Vec<Places>,
 }
 
 /// Two programs are equal if they mean the same, wherever they are written.
@@ -47,45 +49,38 @@ impl Places {
     /// Returns the places of a program in TOML. `text` must be correct TOML; otherwise no place is
     /// known.
     pub(super) fn of_toml(file: &str, text: &str) -> Places {
-        let mut places = Places::new(file, text);
-        let Ok(root) = DeTable::parse(text) else { return places };
-        for (key, value) in root.get_ref() {
-            let list: &[Spanned<DeValue<'_>>] = match value.get_ref() {
-                DeValue::Array(list) => list,
-                _ => std::slice::from_ref(value),
-            };
-            let offsets = list.iter().map(|entry| entry.span().start).collect();
-            places.entries.insert(key.get_ref().to_string(), offsets);
-            if key.get_ref() == "thread" {
-                places.ops = list.iter().map(|thread| ops_of(TomlElement(thread))).collect();
-            }
-        }
-        places
+        let root = DeTable::parse(text);
+        let members = root.as_ref().map_or(Vec::new(), |root| toml_members(root.get_ref()));
+        Places::new(file, text.into(), &members)
     }
 
     /// Returns the places of a program in JSON. If the text is nested deeper than the
     /// parser of rt-app's files allows, no place is known.
     pub(super) fn of_json(file: &str, text: &str) -> Places {
-        let mut places = Places::new(file, text);
-        let Ok(Node { value: Value::Object(members), .. }) = json::parse(0, file, text) else {
-            return places;
-        };
-        for member in &members {
-            let list: &[Node] = match &member.node.value {
-                Value::Array(list) => list,
-                _ => std::slice::from_ref(&member.node),
-            };
-            let offsets = list.iter().map(|entry| entry.pos.offset as usize).collect();
-            places.entries.insert(member.key.clone(), offsets);
-            if member.key == "thread" {
-                places.ops = list.iter().map(|thread| ops_of(JsonElement(thread))).collect();
+        let root = json::parse(0, file, text);
+        let members = root.as_ref().map_or(Vec::new(), |root| JsonElement(root).members());
+        Places::new(file, text.into(), &members)
+    }
+
+    /// Returns the places of a program with these keys and values.
+    fn new<E: Element>(file: &str, text: Arc<str>, members: &[(String, E)]) -> Places {
+        let mut places = Places { file: file.to_owned(), text, ..Places::default() };
+        for (key, value) in members {
+            let list = value.entries().unwrap_or_else(|| vec![*value]);
+            let offsets = list.iter().map(|entry| entry.offset()).collect();
+            places.entries.insert(key.clone(), offsets);
+            if key == "thread" {
+                places.ops = list.iter().map(|thread| ops_of(*thread)).collect();
+            }
+            if key == "guest" {
+                let of_guest = |guest: &E| {
+                    let program = guest.get("program").map_or(Vec::new(), E::members);
+                    Places::new(file, places.text.clone(), &program)
+                };
+                places.guests = list.iter().map(of_guest).collect();
             }
         }
         places
-    }
-
-    fn new(file: &str, text: &str) -> Places {
-        Places { file: file.to_owned(), text: text.into(), ..Places::default() }
     }
 
     /// Returns the place of a part, if the file has it.
@@ -103,8 +98,10 @@ trait Element: Copy {
     fn offset(self) -> usize;
     /// Returns the value of `key` if this element is a table with that key.
     fn get(self, key: &str) -> Option<Self>;
+    /// Returns the keys and values if this element is a table.
+    fn members(self) -> Vec<(String, Self)>;
     /// Returns the entries if this element is a list.
-    fn entries(self) -> Vec<Self>;
+    fn entries(self) -> Option<Vec<Self>>;
 }
 
 #[derive(Clone, Copy)]
@@ -119,12 +116,17 @@ impl Element for TomlElement<'_> {
         self.0.get_ref().as_table()?.get(key).map(TomlElement)
     }
 
-    fn entries(self) -> Vec<Self> {
-        self.0
-            .get_ref()
-            .as_array()
-            .map_or(Vec::new(), |list| list.iter().map(TomlElement).collect())
+    fn members(self) -> Vec<(String, Self)> {
+        self.0.get_ref().as_table().map_or(Vec::new(), toml_members)
     }
+
+    fn entries(self) -> Option<Vec<Self>> {
+        Some(self.0.get_ref().as_array()?.iter().map(TomlElement).collect())
+    }
+}
+
+fn toml_members<'a>(table: &'a DeTable<'a>) -> Vec<(String, TomlElement<'a>)> {
+    table.iter().map(|(key, value)| (key.get_ref().to_string(), TomlElement(value))).collect()
 }
 
 #[derive(Clone, Copy)]
@@ -140,9 +142,14 @@ impl Element for JsonElement<'_> {
         members.iter().find(|m| m.key == key).map(|m| JsonElement(&m.node))
     }
 
-    fn entries(self) -> Vec<Self> {
-        let Value::Array(list) = &self.0.value else { return Vec::new() };
-        list.iter().map(JsonElement).collect()
+    fn members(self) -> Vec<(String, Self)> {
+        let Value::Object(members) = &self.0.value else { return Vec::new() };
+        members.iter().map(|m| (m.key.clone(), JsonElement(&m.node))).collect()
+    }
+
+    fn entries(self) -> Option<Vec<Self>> {
+        let Value::Array(list) = &self.0.value else { return None };
+        Some(list.iter().map(JsonElement).collect())
     }
 }
 
@@ -150,7 +157,7 @@ impl Element for JsonElement<'_> {
 fn ops_of<E: Element>(thread: E) -> Vec<usize> {
     // Returns the ops of a thread, a loop or a phase, the last first.
     let body = |owner: E| {
-        let mut ops = owner.get("ops").map_or(Vec::new(), E::entries);
+        let mut ops = owner.get("ops").and_then(E::entries).unwrap_or_default();
         ops.reverse();
         ops
     };
