@@ -7,6 +7,7 @@
 //! Does not: decide or charge anything, or fill the guest part of the slots (see `mirror.rs`).
 
 pub mod behavior;
+mod cut;
 mod exec;
 mod life;
 mod sys;
@@ -14,6 +15,7 @@ mod sys;
 use crate::cgroup::co_scheduling::CoschedState;
 use crate::ext::entity::ExtEntity;
 use crate::task::behavior::{Policy, TaskStep};
+pub use crate::task::cut::Cut;
 use scxlab_bpf::mem::{Memory, Perm};
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
@@ -156,6 +158,7 @@ pub struct Task {
     /// Number of other threads in the group that this task leads. Their slots refer to this slot.
     pub nr_other_threads: u32,
     pub slice_request: Nanos,
+    pub cut: Cut,
     /// `user_cpus`: the affinity that the task requested (`p->user_cpus_ptr`). `cpus`: the CPUs
     /// that it may use within its cpuset (`p->cpus_mask`).
     pub user_cpus: CpuMask,

@@ -39,6 +39,9 @@ pub enum Event {
     HrTick { cpu: CpuId },
     /// A sleeping task's timer expires, in interrupt context of the CPU that armed it.
     SleepEnd { task: TaskId, cpu: CpuId, generation: u32 },
+    /// The step of a task ends before its time (see `task/cut.rs`). Generation 0: an interrupt that
+    /// another CPU sent to `cpu`.
+    Cut { task: TaskId, cpu: CpuId, generation: u32 },
     /// The interrupt for the tasks on a CPU's wake list arrives.
     WakeList { cpu: CpuId },
     /// A time that `Sys::post` requested has come.
@@ -304,6 +307,7 @@ impl Kernel {
             Event::FairBalance { cpu } => {
                 self.interrupt(cpu, || Event::FairBalance { cpu }, |k, _| k.fair_balance(cpu))
             }
+            Event::Cut { task, cpu, generation } => self.cut_due(task, cpu, generation),
             Event::ExtDeferred { cpu } => self.on_cpu_last(cpu, |k| k.ext_deferred_work(cpu)),
             Event::ExtKick { cpu } => self.on_cpu_last(cpu, |k| k.ext_deliver_kicks(cpu)),
             Event::ExtDisable => self.ext_disable_event(),

@@ -356,6 +356,26 @@ impl Kernel {
         self.arm_step_end(cpu);
     }
 
+    /// Ends a task's memory step before its time. The task's progress must be settled. Returns the
+    /// work that is left, ns, and the time that the task owes for its last first touch.
+    pub(crate) fn memory_cut(&mut self, task: TaskId) -> (Nanos, Nanos) {
+        let (cpu, on_cpu) = (self.tasks[task].cpu, self.tasks[task].on_cpu);
+        if on_cpu {
+            self.memory_leave(cpu, task);
+        }
+        let to_stop = self.tasks[task].step_left;
+        let memory = self.memory.as_mut().expect("an access has a region");
+        let step = memory.steps[task.idx()].take().expect("a task in a memory step");
+        let access = &memory.accesses[step.access.0 as usize];
+        let pass = access.period_work() * u128::from(access.pages);
+        let here = (step.cursor + pass - u128::from(to_stop) % pass) % pass;
+        memory.cursors[step.access.0 as usize] = here;
+        memory.stats.first_touch_ns += step.owed;
+        self.tasks[task].step = None;
+        let left = step.rest + u128::from(to_stop);
+        (left.div_ceil(1 << STEP_SHIFT) as Nanos, step.owed)
+    }
+
     fn post_pressure(&mut self, nodes: Vec<NodeId>) {
         for node in nodes {
             let at = self.now + PRESSURE_DELAY;

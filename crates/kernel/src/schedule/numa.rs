@@ -118,8 +118,8 @@ impl Kernel {
         }
     }
 
-    /// Cost of a TLB flush in all CPUs that run a process: the scanning CPU waits for the others.
-    fn flush_cost(&self, cpu: CpuId, leader: TaskId) -> Nanos {
+    /// Cost of a TLB flush in all CPUs that run a process: the flushing CPU waits for the others.
+    pub(crate) fn flush_cost(&self, cpu: CpuId, leader: TaskId) -> Nanos {
         let costs = &self.machine.costs;
         let runs = |other: &CpuId| {
             *other != cpu

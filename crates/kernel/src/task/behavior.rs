@@ -34,6 +34,10 @@ pub enum TaskStep {
     /// Burn the CPU until `Sys::stop_spin`. A task that spins for a lock does not notice that the
     /// lock's holder is preempted.
     Spin,
+    /// As `Spin`, but for at most `max` ns of the task's time on a CPU.
+    SpinFor {
+        max: Nanos,
+    },
     /// Sleep until `Sys::wake`. If a wake-up came while the task was awake, the sleep ends at once.
     Block,
     /// Sleep until this time, or until an earlier `Sys::wake`.
@@ -42,7 +46,22 @@ pub enum TaskStep {
     Yield,
     /// `execve(2)`: the task may be moved to another CPU, because it has no cache content to lose.
     Exec,
+    /// Flush the TLB of every CPU that runs a thread of the task's process, and wait for them.
+    FlushTlb,
     Exit,
+}
+
+/// What a virtual CPU of a guest runs, for the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestRun {
+    /// Number of the guest.
+    pub guest: u32,
+    /// Number of the virtual CPU in its guest.
+    pub vcpu: u32,
+    /// Number of the thread in its guest. None: the virtual CPU is idle.
+    pub thread: Option<u32>,
+    /// Whether the thread spins.
+    pub spins: bool,
 }
 
 /// The policies of `sched_setscheduler(2)`, with their parameters.
@@ -214,6 +233,42 @@ pub trait Sys {
     }
     /// Frees a region, which no task may access any more.
     fn region_free(&mut self, _region: RegionId) {}
+    /// Ends the present step of a task that computes or spins. If another CPU runs the task, an
+    /// interrupt to that CPU ends the step. If the task does not run, the step ends at once.
+    fn kick(&mut self, _task: TaskId) {}
+    /// Ends the step that the task is in at the time `at`. This replaces the task's earlier
+    /// request; None removes it.
+    fn cut_at(&mut self, _task: TaskId, _at: Option<Nanos>) {}
+    /// Returns the work that `kick` or `cut_at` has left of the task's last step, in the unit of
+    /// that step, and forgets it. 0: the step ended by itself.
+    fn cut_rest(&mut self, _task: TaskId) -> Nanos {
+        0
+    }
+    /// Returns the time for which the task has waited for a CPU so far (`sched_info.run_delay`).
+    fn run_delay(&self, _task: TaskId) -> Nanos {
+        0
+    }
+    /// Whether the task is the current task of a CPU.
+    fn is_on_cpu(&self, _task: TaskId) -> bool {
+        true
+    }
+    /// `yield_to()`: the caller gives its turn to a task that waits for a CPU. Returns false if the
+    /// class of the two tasks refuses.
+    fn yield_to(&mut self, _task: TaskId) -> bool {
+        false
+    }
+    /// Returns which of the tasks that spin for a lock gets the lock at its release, as an index.
+    /// None: the lock stays free, and the first of them that runs takes it.
+    fn next_spinner(&self, _spinners: &mut dyn Iterator<Item = TaskId>) -> Option<usize> {
+        Some(0)
+    }
+    /// Tells the kernel that the task begins (`held`) or ends to wait for and hold a spin lock. A
+    /// kernel whose spin lock it is does not preempt the task meanwhile.
+    fn hold_lock(&mut self, _task: TaskId, _held: bool) {}
+    /// Records what runs on a virtual CPU, for the trace.
+    fn guest_run(&mut self, _run: GuestRun) {}
+    /// Names a guest, or a thread of it, for the trace.
+    fn guest_name(&mut self, _guest: u32, _thread: Option<u32>, _name: &str) {}
     /// Ends the run now, as if its duration had passed.
     fn finish(&mut self);
     /// Returns the virtual machine with the maps of BPF programs, for a task that is a scheduler's

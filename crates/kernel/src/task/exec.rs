@@ -22,7 +22,7 @@ use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
 /// Shift from ns to the unit of work, 1/1024 ns. In this unit, wall time multiplied by a speed in
 /// 1/1024 of full speed is exact.
-const WORK_SHIFT: u32 = 10;
+pub(super) const WORK_SHIFT: u32 = 10;
 
 /// Events that are due in less than this many ns go to the event queue's lane `SOON`.
 const SOON_NS: Nanos = 20_000;
@@ -118,6 +118,9 @@ impl Kernel {
             TaskStep::ComputeWall { wall } => self.set_left(task, wall),
             TaskStep::Memory { work } => self.memory_begin(cpu, task, work),
             TaskStep::Spin => !std::mem::take(&mut self.tasks[task].spin_ended),
+            TaskStep::SpinFor { max } => {
+                !std::mem::take(&mut self.tasks[task].spin_ended) && self.set_left(task, max)
+            }
             TaskStep::Block => self.block(cpu, task),
             TaskStep::SleepUntil(until) => self.sleep_until(cpu, task, until),
             TaskStep::Yield => {
@@ -134,6 +137,11 @@ impl Kernel {
                     self.numa_execed(task);
                 }
                 self.exec_balance(cpu, task);
+                false
+            }
+            TaskStep::FlushTlb => {
+                let cost = self.flush_cost(cpu, self.tasks[task].leader);
+                self.charge(cost);
                 false
             }
             TaskStep::Exit => {
@@ -251,10 +259,14 @@ impl Kernel {
         let t = &mut self.tasks[task];
         t.spin_ended = true;
         let (cpu, on_cpu) = (t.cpu, t.on_cpu);
-        if on_cpu && self.tasks[task].step == Some(TaskStep::Spin) {
-            self.tasks[task].spin_ended = false;
-            self.tasks[task].step = None;
-            self.tasks[task].step_left = 0;
+        let limited = matches!(t.step, Some(TaskStep::SpinFor { .. }));
+        if limited || on_cpu && t.step == Some(TaskStep::Spin) {
+            t.spin_ended = false;
+            t.step = None;
+            t.step_left = 0;
+            if !on_cpu {
+                return;
+            }
             let at = self.clock() + self.hand_over(self.exec.cpu, cpu);
             let event = self.cpus[cpu].expect_step_end(at);
             self.events.push(at, event);
@@ -363,7 +375,7 @@ impl Task {
         let wall = wall - paid;
         let done = match self.step {
             Some(TaskStep::Compute { .. }) => wall * speed,
-            Some(TaskStep::ComputeWall { .. }) => wall,
+            Some(TaskStep::ComputeWall { .. } | TaskStep::SpinFor { .. }) => wall,
             Some(TaskStep::Memory { .. }) => self.accessed_in(wall),
             _ => 0,
         };

@@ -85,6 +85,7 @@ impl Kernel {
             exec_start: 0,
             wake_queued: None,
             mem_speed: 0,
+            cut: Default::default(),
             ext: ExtEntity::default(),
             account: TaskAccount::default(),
             refs: 0,

@@ -184,6 +184,28 @@ impl Sys for Kernel {
         }
     }
 
+    fn kick(&mut self, task: TaskId) {
+        self.kick_task(task);
+    }
+
+    fn cut_at(&mut self, task: TaskId, at: Option<Nanos>) {
+        self.set_cut(task, at);
+    }
+
+    fn cut_rest(&mut self, task: TaskId) -> Nanos {
+        self.take_cut(task)
+    }
+
+    fn run_delay(&self, task: TaskId) -> Nanos {
+        let Some(t) = self.tasks.get(task) else { return 0 };
+        let open = t.account.waiting_since.map_or(0, |since| self.clock().saturating_sub(since));
+        t.account.wait_ns + open
+    }
+
+    fn is_on_cpu(&self, task: TaskId) -> bool {
+        self.tasks.get(task).is_some_and(|t| t.on_cpu)
+    }
+
     fn finish(&mut self) {
         self.end.stop_with(Stop::Finished);
     }
