@@ -14,6 +14,7 @@ use scxlab_bpf::map::map_type;
 use scxlab_bpf::mem::ARENA_WINDOW;
 use scxlab_bpf::vm::Engine;
 use scxlab_kernel::abi::KERNEL_BTF;
+use scxlab_kernel::behavior::Behavior;
 use scxlab_kernel::boot::Setup;
 use scxlab_kernel::ext::host::KernelTarget;
 use scxlab_kernel::ext::object::ObjectAttachError;
@@ -24,9 +25,7 @@ use scxlab_loader::link::{LinkError, Loaded};
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 use scxlab_trace::Tracer;
-use scxlab_workload::{
-    ExecConfig, Executor, NodeInfo, Perturb, Program, SyscallCosts, WorkloadError,
-};
+use scxlab_workload::{ExecConfig, NodeInfo, Perturb, Program, SyscallCosts, WorkloadError};
 
 use crate::counters::Counters;
 use crate::prepare::{Prepared, PreparedObject};
@@ -155,7 +154,7 @@ pub(crate) fn ready(spec: &SimSpec<'_>, tracer: Tracer) -> Result<Ready, SimErro
     let mem_size = mem_size(spec.max_memory, object);
     let limits = Limits { max_memory: spec.max_memory, ..Limits::default() };
     let setup = Setup { machine: spec.machine.clone(), seed: spec.seed, limits, tracer, mem_size };
-    let mut kernel = Kernel::boot(setup, Box::new(executor(spec)?))?;
+    let mut kernel = Kernel::boot(setup, behavior(spec)?)?;
     kernel.vm.engine = spec.engine;
     let label = spec.scheduler.label();
     kernel.numa_balancing = spec.numa_balancing;
@@ -189,13 +188,9 @@ pub fn kernel_target(machine: &Arc<Machine>) -> Result<KernelTarget, SimError> {
     Ok(Kernel::boot(setup, Box::new(empty::EmptyWorkload))?.target())
 }
 
-/// Creates the executor of the workload, without the workload's duration. The kernel ends the run,
-/// because a timer of the executor would look like an event that tasks may wait for.
-fn executor(spec: &SimSpec<'_>) -> Result<Executor, SimError> {
-    if !spec.workload.guests.is_empty() {
-        let label = spec.scheduler.label().to_owned();
-        return Err(SimError::Unmodelled { label, what: "guests".to_owned() });
-    }
+/// Creates the behaviour of the workload, without the workload's duration. The kernel ends the run,
+/// because a timer of the behaviour would look like an event that tasks may wait for.
+fn behavior(spec: &SimSpec<'_>) -> Result<Box<dyn Behavior>, SimError> {
     let costs = &spec.machine.costs;
     let config = ExecConfig {
         nr_cpus: spec.machine.topology.nr_cpus() as u32,
@@ -203,9 +198,10 @@ fn executor(spec: &SimSpec<'_>) -> Result<Executor, SimError> {
         perturb: spec.perturb,
         duration: None,
         nodes: nodes(spec.machine),
+        endless: false,
     };
     let endless = Program { duration: None, ..spec.workload.clone() };
-    Ok(Executor::new(&endless, config)?)
+    Ok(scxlab_workload::behavior(&endless, config, spec.machine)?)
 }
 
 /// Returns the nodes of a machine as programs see them.

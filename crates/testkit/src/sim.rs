@@ -10,8 +10,9 @@ use scxlab_kernel::kernel::Limits;
 use scxlab_loader::link::{Loaded, OpenObject};
 use scxlab_loader::object::Object;
 use scxlab_machine::Machine;
+use scxlab_workload::exec::executor;
 use scxlab_workload::{
-    ExecConfig, Executor, Perturb, Program, RegionPages, SyscallCosts, WorkloadArg, load,
+    ExecConfig, Perturb, Program, RegionPages, SyscallCosts, WorkloadArg, behavior, load,
     parse_workload_arg,
 };
 use std::sync::Arc;
@@ -20,9 +21,9 @@ use std::sync::Arc;
 /// touched.
 const MEM_SIZE: u64 = 16 << 30;
 
-/// Parses a workload from a generator's argument, or from TOML text (recognised by a `[[thread]]`).
+/// Parses a workload from a generator's argument, or from TOML text (recognised by `[[thread]]` or `[[guest]]`).
 pub fn workload(text: &str) -> Program {
-    if text.contains("[[thread]]") {
+    if text.contains("[[thread]]") || text.contains("[[guest]]") {
         return load("test.toml", text).unwrap_or_else(|e| panic!("{e}"));
     }
     match parse_workload_arg(text) {
@@ -63,10 +64,10 @@ fn boot(machine: Machine, text: &str, seed: u64, costs: SyscallCosts, perturb: P
     let nr_cpus = machine.topology.nr_cpus() as u32;
     let nodes = scxlab_lab::sim::nodes(&machine);
     let config = ExecConfig { nr_cpus, costs, perturb, nodes, ..Default::default() };
-    let executor = Executor::new(&workload(text), config).unwrap_or_else(|e| panic!("{e}"));
+    let behavior = behavior(&workload(text), config, &machine).unwrap_or_else(|e| panic!("{e}"));
     let limits = Limits::default();
     let setup = Setup { machine, seed, limits, tracer: Default::default(), mem_size: MEM_SIZE };
-    Kernel::boot(setup, Box::new(executor)).unwrap_or_else(|e| panic!("{e}"))
+    Kernel::boot(setup, behavior).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Chooses the engine for objects that are linked from now on. Functions are compiled at their
@@ -111,7 +112,7 @@ pub fn run_ns(k: &Kernel, name: &str) -> u64 {
 
 /// Returns where the pages of each of the workload's regions lie.
 pub fn region_pages(k: &Kernel) -> Vec<RegionPages> {
-    let executor = k.behavior::<Executor>().expect("a workload");
+    let executor = executor(k).expect("a workload");
     executor.region_pages(k.memory.as_deref())
 }
 

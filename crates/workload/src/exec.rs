@@ -22,6 +22,7 @@ use crate::error::WorkloadError;
 use crate::program::{CpuList, PolicyDef, Program};
 
 mod costs;
+mod guests;
 mod ops;
 mod pipe;
 mod region;
@@ -34,6 +35,7 @@ mod thread;
 mod waits;
 
 pub use costs::SyscallCosts;
+pub use guests::{WithGuests, behavior, executor, executor_in, guests};
 pub use region::RegionPages;
 pub use stats::{LoopObserver, LoopRecord, LoopTotals};
 
@@ -68,6 +70,8 @@ pub struct ExecConfig {
     pub duration: Option<Nanos>,
     /// The machine's nodes. A program without regions and `mems` does not need them.
     pub nodes: Vec<NodeInfo>,
+    /// The run goes on without threads of the program, because there are other tasks.
+    pub endless: bool,
 }
 
 /// A system call of the program that the kernel refused. The thread continued as if it had not made
@@ -95,6 +99,7 @@ pub struct Executor {
     compiled: Compiled,
     unit: String,
     duration: Option<Nanos>,
+    endless: bool,
     /// Whether each thread template has phases, whose passes are measured.
     phased: Vec<bool>,
     cumulative_slack: bool,
@@ -143,7 +148,7 @@ impl Executor {
     /// Compiles the program for a machine of `config.nr_cpus` CPUs.
     pub fn new(program: &Program, config: ExecConfig) -> Result<Self, WorkloadError> {
         let compiled = compile::compile(program)?;
-        if program.threads.iter().all(|t| t.instances == 0) {
+        if !config.endless && program.threads.iter().all(|t| t.instances == 0) {
             return Err(WorkloadError::NoThreads { program: program.name.clone() });
         }
         compile::check_nodes(program, &config.nodes)?;
@@ -163,6 +168,7 @@ impl Executor {
             phased: (0..templates).map(|t| compiled.has_phases(t)).collect(),
             unit: program.unit.clone(),
             duration: config.duration.or(program.duration.map(|d| d.0)),
+            endless: config.endless,
             cumulative_slack: program.cumulative_slack,
             rtapp_names: program.from_rtapp,
             costs: config.costs,
@@ -211,6 +217,13 @@ impl Executor {
         self.compiled.templates.iter().map(|t| t.name.as_str()).zip(&self.totals)
     }
 
+    /// Returns the cgroup at a path; None for the root, and for paths that the program does not
+    /// name.
+    fn cgroup_id(&self, path: &str) -> Option<CgroupId> {
+        let index = self.compiled.cgroups.iter().position(|def| def.path == path)?;
+        self.cgroup_ids.get(index).copied()
+    }
+
     /// Returns the time at which the run ends by itself, if it does.
     pub fn duration(&self) -> Option<Nanos> {
         self.duration
@@ -256,7 +269,7 @@ impl Behavior for Executor {
                 self.spawn(sys, None, template, instance);
             }
         }
-        if self.live == 0 {
+        if self.live == 0 && !self.endless {
             sys.finish();
         }
     }

@@ -19,7 +19,7 @@ pub mod rtapp;
 pub use benchmarks::{WorkloadArg, parse_workload_arg};
 pub use compile::NodeInfo;
 pub use error::{SourcePlace, WorkloadError};
-pub use exec::{ExecConfig, Executor, Perturb, RegionPages, SyscallCosts};
+pub use exec::{ExecConfig, Executor, Perturb, RegionPages, SyscallCosts, behavior};
 pub use program::Program;
 
 /// Parses a workload file: rt-app's JSON, or scxlab's own TOML or JSON. The text and the file's

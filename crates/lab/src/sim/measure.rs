@@ -68,10 +68,10 @@ fn left_out(spec: &SimSpec<'_>) -> Vec<String> {
     object.map(|o| crate::left_out::left_out(o, |_, kind| runs_tracing(kind))).unwrap_or_default()
 }
 
-/// Returns the executor of the workload. `sim.rs` gives an executor to every kernel that is
+/// Returns the executor of the host's program. `sim.rs` gives an executor to every kernel that is
 /// measured.
 fn executor(k: &Kernel) -> &Executor {
-    k.behavior().expect("a measured kernel runs an executor")
+    scxlab_workload::exec::executor(k).expect("a measured kernel runs an executor")
 }
 
 fn exit(k: &Kernel) -> Exit {

@@ -194,7 +194,7 @@ impl Executor {
             }
         }
         self.live -= 1;
-        if self.live == 0 {
+        if self.live == 0 && !self.endless {
             // The run ends by a timer event, so that this last thread leaves the CPU first.
             sys.post(sys.now(), sys.this_cpu(), FINISH);
         }

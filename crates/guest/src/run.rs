@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What a vCPU does when its step ends: the loop up to its next step, boot and power off.
+//!
+//! Owns: the order of accounts, interrupts, scheduling and the program's steps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use scxlab_kernel::behavior::{GuestRun, Policy, Sys, SysError, TaskSpec, TaskStep};
+use scxlab_machine::id::{CgroupId, Nanos, TaskId};
+
+use crate::account::{VcpuClock, VcpuTimes};
+use crate::sys::GuestSys;
+use crate::{Guest, GuestKernel, Mode, State, Timer, Vcpu};
+
+/// Maximum number of the program's steps within one step of a vCPU. Then a nanosecond passes.
+const MAX_INSTANT_STEPS: u32 = 10_000;
+
+/// Virtual run time at which threads begin, so that differences never go below 0.
+pub(crate) const FIRST_VRUNTIME: u64 = 1 << 40;
+
+/// What follows a step of the program.
+enum Then {
+    GoOn,
+    Return(TaskStep),
+}
+
+impl Guest {
+    /// Makes the vCPU tasks in these cgroups, one per vCPU, and starts the program. Called within
+    /// `Behavior::start` of the host.
+    pub fn boot(&mut self, host: &mut dyn Sys, cgroups: Vec<CgroupId>) -> Result<(), SysError> {
+        self.os.boot_vcpus(host, &cgroups)?;
+        self.os.booting = true;
+        self.program.start(&mut GuestSys { os: &mut self.os, host, v: 0 });
+        self.os.booting = false;
+        Ok(())
+    }
+
+    /// Returns the next step of a vCPU.
+    pub fn step(&mut self, host: &mut dyn Sys, vcpu: u32) -> TaskStep {
+        let v = vcpu as usize;
+        self.os.enter(host, v);
+        let step = self.next_step(host, v);
+        self.os.count_call(host, v);
+        step
+    }
+
+    fn next_step(&mut self, host: &mut dyn Sys, v: usize) -> TaskStep {
+        for _ in 0..MAX_INSTANT_STEPS {
+            for token in std::mem::take(&mut self.os.posts) {
+                self.program.on_timer(&mut GuestSys { os: &mut self.os, host, v }, token);
+            }
+            if self.os.off {
+                return self.os.exit_vcpu(v);
+            }
+            self.os.reschedule(host, v);
+            let Some(t) = self.os.vcpus[v].current else {
+                if self.os.pull(host, v, 1) {
+                    continue;
+                }
+                return self.os.idle(host, v);
+            };
+            if self.os.thread(t).flush_left > 0 {
+                return self.os.spin(host, v, t);
+            }
+            if let Some(left) = self.os.thread_mut(t).left.take() {
+                return self.os.run(host, v, left);
+            }
+            let step = self.program.step(&mut GuestSys { os: &mut self.os, host, v }, TaskId(t));
+            if let Then::Return(step) = self.os.begin(host, v, t, step) {
+                return step;
+            }
+        }
+        self.os.run(host, v, TaskStep::Compute { work: 1 })
+    }
+
+    /// Returns what a vCPU's guest waits for, for the report of a deadlock.
+    pub fn waits_for(&self) -> Option<String> {
+        let asleep = |t: &u32| self.os.thread(*t).state == State::Sleeping;
+        let what = |t: u32| {
+            let what = self.program.waits_for(TaskId(t))?;
+            Some(format!("{}: {what}", self.os.thread(t).name))
+        };
+        let threads = 0..self.os.threads.len() as u32;
+        let all: Vec<String> = threads.filter(asleep).filter_map(what).take(3).collect();
+        Some(format!("guest {}: {}", self.os.config.name, all.join(", ")))
+    }
+}
+
+impl GuestKernel {
+    fn boot_vcpus(&mut self, host: &mut dyn Sys, cgroups: &[CgroupId]) -> Result<(), SysError> {
+        let count = self.config.cpus.len();
+        for v in 0..count {
+            let name = self.vcpu_name(v as u32);
+            let spec = TaskSpec {
+                nice: self.config.nice,
+                affinity: self.config.cpus[v].clone(),
+                cgroup: cgroups[v],
+                thread_group_of: self.vcpus.first().map(|vcpu| vcpu.task),
+                ..TaskSpec::normal(&name)
+            };
+            let task = host.fork(None, spec)?;
+            let now = host.now();
+            let (guest, vcpu) = (self.config.number, v as u32);
+            self.vcpus.push(Vcpu {
+                task,
+                mode: Mode::Idle,
+                current: None,
+                queue: BTreeSet::new(),
+                min_vruntime: FIRST_VRUNTIME,
+                step: TaskStep::Exit,
+                resched_pending: false,
+                flush_pending: false,
+                need_resched: false,
+                timers: BTreeMap::new(),
+                next_tick: self.tick_period * v as u64 / count as u64,
+                ticks: 0,
+                armed: None,
+                polled: false,
+                flushes: Vec::new(),
+                flush_on_entry: false,
+                paused: 0,
+                spun: 0,
+                ple_window: self.machine.costs.guest.ple_window_ns,
+                eligible: false,
+                last_thread: None,
+                last_process: u32::MAX,
+                clock: VcpuClock::new(now),
+                times: VcpuTimes::default(),
+                switches: 0,
+                traced: GuestRun { guest, vcpu, thread: None, spins: false },
+            });
+        }
+        let name = self.config.name.clone();
+        host.guest_name(self.config.number, None, &name);
+        Ok(())
+    }
+
+    pub(crate) fn vcpu_name(&self, v: u32) -> String {
+        format!("{}-vcpu{v}", self.config.name)
+    }
+
+    /// Begins the call of a vCPU's step.
+    fn enter(&mut self, host: &mut dyn Sys, v: usize) {
+        let preempted = self.count_span(host, v);
+        let vcpu = &mut self.vcpus[v];
+        let rest = host.cut_rest(vcpu.task);
+        let was = std::mem::replace(&mut vcpu.mode, Mode::Runs);
+        if preempted {
+            vcpu.ple_window = self.machine.costs.guest.ple_window_ns;
+        }
+        if was == Mode::Runs && rest > 0 {
+            let step = with_rest(vcpu.step, rest);
+            if let Some(t) = vcpu.current {
+                self.thread_mut(t).left = step;
+            }
+        }
+        if !self.off {
+            self.interrupts(host, v, was);
+        }
+    }
+
+    /// Lets the host run a step of the current thread.
+    fn run(&mut self, host: &mut dyn Sys, v: usize, step: TaskStep) -> TaskStep {
+        self.arm(host, v);
+        let vcpu = &mut self.vcpus[v];
+        vcpu.mode = Mode::Runs;
+        vcpu.step = step;
+        step
+    }
+
+    /// Begins a step of the program.
+    fn begin(&mut self, host: &mut dyn Sys, v: usize, t: u32, step: TaskStep) -> Then {
+        if step != TaskStep::Spin {
+            self.end_spin(host, v, t);
+        }
+        match step {
+            TaskStep::Compute { .. } | TaskStep::ComputeWall { .. } | TaskStep::Memory { .. } => {
+                return Then::Return(self.run(host, v, step));
+            }
+            TaskStep::Spin | TaskStep::SpinFor { .. } => {
+                return Then::Return(self.spin(host, v, t));
+            }
+            TaskStep::Block => self.sleep(host, v, t, None),
+            TaskStep::SleepUntil(at) => self.sleep(host, v, t, Some(at)),
+            TaskStep::Yield => self.yield_current(host, v, t),
+            TaskStep::Exec => host.charge(self.machine.costs.syscall.exec_ns),
+            TaskStep::FlushTlb => self.flush_tlb(host, v, t),
+            TaskStep::Exit => self.exit_thread(host, v, t),
+        }
+        Then::GoOn
+    }
+
+    fn sleep(&mut self, host: &mut dyn Sys, v: usize, t: u32, until: Option<Nanos>) {
+        let woken = std::mem::take(&mut self.thread_mut(t).wake_pending);
+        if woken || until.is_some_and(|at| at <= host.now()) {
+            return;
+        }
+        let costs = &self.machine.costs;
+        if until.is_some() {
+            host.charge(costs.irq.hrtimer_arm_ns);
+        }
+        host.charge(costs.sched.dequeue_ns);
+        if let Some(at) = until {
+            let key = self.add_timer(v, at, Timer::Wake(t));
+            self.thread_mut(t).timer = Some((v, key));
+        }
+        self.leave_vcpu(host, v, State::Sleeping);
+    }
+
+    fn exit_thread(&mut self, host: &mut dyn Sys, v: usize, t: u32) {
+        host.charge(self.machine.costs.syscall.exit_ns);
+        self.leave_vcpu(host, v, State::Gone);
+        let report = self.report_thread(t);
+        self.gone.push(report);
+        self.free.push(t);
+        self.live -= 1;
+        if self.live == 0 {
+            self.power_off(host, v);
+        }
+    }
+
+    /// Turns the guest off: each vCPU exits at its next step.
+    pub(crate) fn power_off(&mut self, host: &mut dyn Sys, v: usize) {
+        self.off = true;
+        for (_, vcpu) in self.vcpus.iter().enumerate().filter(|(other, _)| *other != v) {
+            match vcpu.mode {
+                Mode::Halted | Mode::LockHalted => {
+                    host.wake(vcpu.task, false);
+                }
+                Mode::Idle | Mode::Runs | Mode::Spins => host.kick(vcpu.task),
+                Mode::Off => {}
+            }
+        }
+    }
+
+    fn exit_vcpu(&mut self, v: usize) -> TaskStep {
+        self.vcpus[v].mode = Mode::Off;
+        TaskStep::Exit
+    }
+}
+
+/// Returns a step with this work that is left.
+fn with_rest(step: TaskStep, rest: Nanos) -> Option<TaskStep> {
+    match step {
+        TaskStep::Compute { .. } => Some(TaskStep::Compute { work: rest }),
+        TaskStep::ComputeWall { .. } => Some(TaskStep::ComputeWall { wall: rest }),
+        TaskStep::Memory { .. } => Some(TaskStep::Memory { work: rest }),
+        _ => None,
+    }
+}
+
+/// Returns the real-time rank of a policy: higher runs first, 0 is not real-time.
+pub(crate) fn rank(policy: Policy) -> u8 {
+    match policy {
+        Policy::Fifo { prio } | Policy::RoundRobin { prio } => prio,
+        Policy::Deadline { .. } => u8::MAX,
+        _ => 0,
+    }
+}

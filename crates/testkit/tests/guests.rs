@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Guests: virtual CPUs that are tasks of the host, with a small kernel and any workload.
+
+use scxlab_kernel::Kernel;
+use scxlab_kernel::kernel::Stop;
+use scxlab_testkit::sim::kernel;
+use scxlab_workload::exec::guests;
+
+const MS: u64 = 1_000_000;
+
+fn run(machine: &str, workload: &str, ms: u64) -> (Kernel, Stop) {
+    let mut k = kernel(machine, workload, 1);
+    let stop = k.run(Some(ms * MS));
+    (k, stop)
+}
+
+/// Each vCPU's times add up to its lifetime, and its steal is the host's wait for it.
+fn assert_times_add_up(k: &Kernel) {
+    for guest in guests(k) {
+        let report = guest.report(k, k.now);
+        for (vcpu, lifetime) in report.vcpus.iter().zip(guest.lifetimes(k.now)) {
+            let t = vcpu.times;
+            let sum = t.user + t.spin + t.kernel + t.idle + t.steal;
+            assert_eq!(sum, lifetime, "{vcpu:?}");
+            if let Some(task) = k.tasks.get(vcpu.task) {
+                assert_eq!(t.steal, task.account.wait_ns, "{vcpu:?}");
+            }
+        }
+        let of_threads: u64 = report.threads.iter().map(|thread| thread.times.run).sum();
+        let of_vcpus: u64 = report.vcpus.iter().map(|v| v.times.user + v.times.spin).sum();
+        assert_eq!(of_threads, of_vcpus, "{report:?}");
+    }
+}
+
+fn work(k: &Kernel) -> u64 {
+    k.metrics.work_units
+}
+
+#[test]
+fn workloads_run_in_guests() {
+    for load in ["hogs,tasks=4", "sleepers,tasks=4", "pingpong", "hackbench", "schbench", "chat"] {
+        let (bare, _) = run("2n4c", load, 300);
+        let (k, stop) = run("2n4c", &format!("{load},vms=1,vcpus=8"), 300);
+        assert_times_add_up(&k);
+        let (inside, outside) = (work(&k), work(&bare));
+        println!("{load}: {inside} of {outside}, {stop:?}, {:?}", guests(&k)[0].stats().exits);
+        println!("{:?}", guests(&k)[0].report(&k, k.now).vcpus[0]);
+        assert!(inside * 2 > outside, "{load}: {inside} of {outside}");
+    }
+}
