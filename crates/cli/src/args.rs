@@ -90,7 +90,8 @@ pub struct RunArgs {
 
     /// Workload: a file (rt-app JSON, or scxlab's TOML or JSON), or a generator with its parameters
     ///
-    /// scxlab list workloads shows the generators.
+    /// scxlab list workloads shows the generators. vms=2,vcpus=8 after a file or a generator, as in
+    /// hogs,vms=2,vcpus=8, puts the workload into 2 virtual machines (docs/concepts/guests.md).
     #[arg(short, long, value_name = "WORKLOAD", required_unless_present = "again", add = ArgValueCompleter::new(complete::workloads))]
     pub workload: Option<String>,
 

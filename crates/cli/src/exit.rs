@@ -30,8 +30,8 @@ use scxlab_loader::object::ObjectError;
 use scxlab_machine::MachineError;
 use scxlab_vm::setup::SetupError;
 use scxlab_vm::{VmError, VmFault};
-use scxlab_workload::WorkloadError;
 use scxlab_workload::native::{NativeError, SetupError as NativeSetupError};
+use scxlab_workload::{SourcePlace, WorkloadError};
 
 /// Failures of the command itself.
 #[derive(Debug)]
@@ -55,6 +55,12 @@ pub enum CliError {
     },
     /// `--numa-balancing ext` on a real kernel.
     NumaExt,
+    /// A workload with guests for a real kernel.
+    Guests {
+        at: SourcePlace,
+        guest: String,
+        on: &'static str,
+    },
     /// A machine for conformance cases whose CPUs QEMU would number differently. Cases name CPUs by
     /// number.
     Numbering {
@@ -152,6 +158,10 @@ impl std::fmt::Display for CliError {
             CliError::NumaExt => write!(
                 f,
                 "--numa-balancing ext is for --on sim: Linux scans only tasks of the default class"
+            ),
+            CliError::Guests { at, guest, on } => write!(
+                f,
+                "{at}: guest \"{guest}\" cannot run on {on}: it would need KVM there; guests are simulated only (--on sim)"
             ),
             CliError::Numbering { machine } => write!(
                 f,
@@ -262,7 +272,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     if let Some(e) = cause.downcast_ref::<CliError>() {
         return Some(match e {
             CliError::Source { .. } | CliError::NothingKept { .. } => Code::Input,
-            CliError::NoCompiler { .. } => Code::Target,
+            CliError::NoCompiler { .. } | CliError::Guests { .. } => Code::Target,
             CliError::Write { .. } | CliError::Busy { .. } => Code::Output,
             CliError::WentBadly(_)
             | CliError::Left { .. }

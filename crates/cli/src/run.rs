@@ -57,6 +57,7 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
         if targets.contains(&On::Sim) {
             part.session.program()?;
         }
+        refuse_guests(&part.session.workload, &targets)?;
     }
     let _folder = args.output.as_deref().map(output::lock_folder).transpose()?;
     let mut all: Vec<Results> = Vec::new();
@@ -84,6 +85,16 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
         return Err(CliError::WentBadly(bad).into());
     }
     Ok(all)
+}
+
+/// Refuses a workload with guests on a real kernel.
+fn refuse_guests(workload: &Workload, targets: &[On]) -> Result<(), CliError> {
+    let Workload::Program(program) = workload else { return Ok(()) };
+    let Some(on) = targets.iter().find(|on| **on != On::Sim) else { return Ok(()) };
+    match program.first_guest() {
+        Some((at, guest)) => Err(CliError::Guests { at, guest: guest.name.clone(), on: on.name() }),
+        None => Ok(()),
+    }
 }
 
 /// Returns the runs to make on each machine, in the order given. Reads all inputs before any run

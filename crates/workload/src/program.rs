@@ -343,6 +343,11 @@ impl Program {
         self.places.of(part).unwrap_or_else(|| SourcePlace::file(&self.name))
     }
 
+    /// Returns the first guest of the program, and its place in the file.
+    pub fn first_guest(&self) -> Option<(SourcePlace, &GuestDef)> {
+        Some((self.place(Part::Entry("guest", 0)), self.guests.first()?))
+    }
+
     /// Replaces each CPU number n in the program by `to(n)`, for a machine with other CPU numbers.
     /// The programs of guests stay as they are, because they name virtual CPUs.
     pub fn map_cpus(&mut self, to: &dyn Fn(u32) -> u32) {

@@ -28,7 +28,7 @@ codes! {
     Internal = 5, "a fault of scxlab itself";
     Output = 6, "a result could not be written";
     Target = 7, "this host or the virtual machine lacks something: QEMU, a kernel, sched_ext, root, \
-        or a scheduler is already loaded";
+        KVM for a workload with guests, or a scheduler is already loaded";
     Guest = 8, "the virtual machine booted and then failed: it panicked, hung, or gave no reply";
 }
 
