@@ -4,7 +4,7 @@
 //! Owns: the sequence of steps within an operation.
 //! Does not: decide placement (`select.rs`) or balance.
 //! Models: `enqueue_task`, `dequeue_task`, `pick_task`, `set_next_task`, `put_prev_task`,
-//! `task_tick`, `yield_task`, `wakeup_preempt` of `fair_sched_class`, v7.3.
+//! `task_tick`, `yield_task`, `yield_to_task`, `wakeup_preempt` of `fair_sched_class`, v7.3.
 //! Differs: a task in a throttled group leaves its queue for limbo (see `bandwidth.rs`) when it is
 //! picked, not at its next return to user mode.
 
@@ -273,6 +273,19 @@ impl Fair {
             self.ents[curr].vruntime = self.ents[curr].deadline;
             self.update_deadline(cpu, curr);
         }
+    }
+
+    /// Gives the turn of a CPU's running task to a task that waits, there or on another CPU, where
+    /// it becomes the buddy. Returns false if the waiting task is not queued or is throttled.
+    pub fn yield_to_task(&mut self, cpu: CpuId, target: TaskId, now: Nanos) -> bool {
+        let e = self.task(target).ent;
+        let Some(queue) = self.task(target).cpu else { return false };
+        if !self.ents[e].on_rq || self.in_throttled(e) {
+            return false;
+        }
+        self.set_buddy(queue, e);
+        self.yield_task(cpu, now);
+        true
     }
 
     /// Decides whether a task that has just been queued should preempt the running task of this

@@ -11,6 +11,7 @@ use crate::program::{GuestsOfLine, Program, TimeSpan};
 mod chat;
 mod hackbench;
 mod hogs;
+mod lock_holder;
 mod pingpong;
 mod schbench;
 mod sleepers;
@@ -46,6 +47,7 @@ pub fn list() -> &'static [Generator] {
         chat::GENERATOR,
         hackbench::GENERATOR,
         hogs::GENERATOR,
+        lock_holder::GENERATOR,
         pingpong::GENERATOR,
         schbench::GENERATOR,
         sleepers::GENERATOR,

@@ -257,6 +257,31 @@ fn a_yield_gives_up_the_request() {
     sim.check();
 }
 
+/// The running task gives its turn to the one that it names, although a third is next in order.
+#[test]
+fn a_directed_yield_chooses_who_runs() {
+    let mut sim = Sim::new(topo(1, 1, 1, 1));
+    sim.hogs(4, nice(0));
+    sim.run(SEC);
+    let cpu = CpuId(0);
+    let mut done = 0;
+    for round in 0..40 {
+        let curr = sim.world.curr[0].expect("hogs run");
+        let target = TaskId((curr.0 + 1 + round % 3) % 4);
+        let eligible = sim.fair.dump_task(target).lag_ns >= 0;
+        assert!(sim.fair.yield_to_task(cpu, target, sim.now));
+        sim.schedule(cpu);
+        // A buddy that has had more than its share is passed over, as in `pick_eevdf()`.
+        if eligible {
+            assert_eq!(sim.world.curr[0], Some(target), "round {round}");
+            done += 1;
+        }
+        sim.now += 1000;
+    }
+    assert!(done > 5, "{done} of 40");
+    sim.check();
+}
+
 #[test]
 fn a_task_of_idle_policy_is_preempted_at_once() {
     let mut sim = Sim::new(topo(1, 1, 1, 1));

@@ -296,6 +296,11 @@ impl Kernel {
         rq.nr_running = if more { rq.nr_running + 1 } else { rq.nr_running.saturating_sub(1) };
     }
 
+    /// `rq->nr_running`: the number of queued and running tasks of all classes.
+    pub(crate) fn nr_running(&mut self, cpu: CpuId) -> u32 {
+        self.rq(cpu).nr_running
+    }
+
     pub(crate) fn mirror_online(&mut self, cpu: CpuId, online: bool) {
         self.rq(cpu).online = i32::from(online);
     }

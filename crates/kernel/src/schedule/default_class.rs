@@ -226,6 +226,14 @@ impl Kernel {
         self.fair_follow_up(cpu);
     }
 
+    pub(crate) fn fair_yield_to(&mut self, cpu: CpuId, target: TaskId) -> bool {
+        self.charge_curr(cpu);
+        let at = self.clock();
+        let yields = self.fair.yield_to_task(cpu, target, at);
+        self.fair_follow_up(cpu);
+        yields
+    }
+
     pub(crate) fn fair_wakeup_preempt(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
         let curr = self.cpus[cpu].curr;
         if self.tasks[curr].class == Class::Fair {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The tick: periodic interrupts of busy CPUs.
+//! The tick: periodic interrupts of busy CPUs; yields.
 //!
-//! Owns: the times of ticks.
-//! Models: kernel `sched_tick()`, NO_HZ_IDLE, 7.3.
+//! Owns: the times of ticks, and the ways to give up a CPU.
+//! Models: kernel `sched_tick()`, NO_HZ_IDLE, `yield_to()`, 7.3.
 //! Differs: no nohz_full.
 
 use crate::bpf::abi;
@@ -11,9 +11,9 @@ use crate::cpu::{Cpu, PerCpu};
 use crate::ext::op::Op;
 use crate::kernel::event::{Event, lane};
 use crate::kernel::{AfterEvent, Kernel};
-use crate::task::{Class, Task};
+use crate::task::{Class, Task, TaskState};
 use scxlab_machine::Stream;
-use scxlab_machine::id::{CpuId, Nanos};
+use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
 /// The tick's period, its phase on each CPU, and the jiffies that it counts.
 pub(crate) struct Ticks {
@@ -143,6 +143,37 @@ impl Kernel {
             Class::Idle => {}
         }
         self.cpus[cpu].need_resched = true;
+    }
+
+    /// Gives the turn of the CPU's current task to a task that waits (`yield_to()` with `preempt`).
+    /// Returns false if the class of the two refuses, or nobody else waits on their CPUs. The
+    /// caller has paid for the call.
+    pub(crate) fn yield_curr_to(&mut self, cpu: CpuId, target: TaskId) -> bool {
+        let curr = self.cpus[cpu].curr;
+        let Some(to) = self.tasks.get(target) else { return false };
+        let (class, queue) = (self.tasks[curr].class, to.cpu);
+        let waits = to.state == TaskState::Runnable && to.on_rq && !to.on_cpu;
+        if curr == target || !waits || to.wake_queued.is_some() || to.class != class {
+            return false;
+        }
+        if self.nr_running(cpu) <= 1 && self.nr_running(queue) <= 1 {
+            return false;
+        }
+        let yields = match class {
+            Class::Fair => self.fair_yield_to(cpu, target),
+            Class::Ext if self.ext.has_op(Op::Yield) => {
+                let (from, to) = (self.tasks[curr].addr, self.tasks[target].addr);
+                self.op_two(Op::Yield, Some(cpu), from, to) != 0
+            }
+            _ => false,
+        };
+        if yields {
+            self.cpus[cpu].need_resched = true;
+            if queue != cpu {
+                self.resched(queue);
+            }
+        }
+        yields
     }
 }
 

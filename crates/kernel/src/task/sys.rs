@@ -207,6 +207,10 @@ impl Sys for Kernel {
         self.tasks.get(task).is_some_and(|t| t.on_cpu)
     }
 
+    fn yield_to(&mut self, task: TaskId) -> bool {
+        self.yield_curr_to(self.exec.cpu, task)
+    }
+
     fn finish(&mut self) {
         self.end.stop_with(Stop::Finished);
     }

@@ -119,8 +119,8 @@ fn hogs_deal_out_nice_values_and_groups() {
 fn wrong_arguments_say_what_would_be_right() {
     assert_eq!(
         error("hackbnch"),
-        "unknown workload \"hackbnch\"; there are chat, hackbench, hogs, pingpong, schbench, \
-         sleepers, spin_barrier"
+        "unknown workload \"hackbnch\"; there are chat, hackbench, hogs, lock_holder, pingpong, \
+         schbench, sleepers, spin_barrier"
     );
     assert_eq!(
         error("sleepers,task=1"),

@@ -118,6 +118,7 @@ pub enum Insn {
     TouchIn(u32),
     /// A `compute` with a region. Index into `Tables::accesses`.
     ComputeIn(u32),
+    Unmap,
     Io {
         bytes: u64,
         null: bool,
@@ -320,6 +321,7 @@ impl Lowering<'_> {
             Op::SpinUnlock(n) => Insn::SpinUnlock(self.object(ObjectKind::SpinLock, n)),
             Op::SpinBarrier(n) => Insn::SpinBarrier(self.object(ObjectKind::SpinBarrier, n)),
             Op::Touch(arg) => self.touch(arg),
+            Op::Unmap => Insn::Unmap,
             Op::Io { bytes, null } => Insn::Io { bytes: *bytes, null: *null },
             Op::Fork(name) => Insn::Fork(self.template(name)),
             Op::Join => Insn::Join,

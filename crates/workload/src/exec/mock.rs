@@ -57,6 +57,8 @@ pub struct Mock {
     pub tasks: Vec<Task>,
     pub calls: Vec<String>,
     pub refuse_forks: bool,
+    /// Answer of `next_spinner`.
+    pub next_spinner: Option<usize>,
     pub events: u64,
     now: Nanos,
     charged: Nanos,
@@ -75,6 +77,7 @@ impl Mock {
             tasks: Vec::new(),
             calls: Vec::new(),
             refuse_forks: false,
+            next_spinner: Some(0),
             events: 0,
             now: 0,
             charged: 0,
@@ -277,6 +280,14 @@ impl Sys for Mock {
             let generation = target.generation;
             self.at(self.now, MockEvent::Check(task, generation));
         }
+    }
+    fn next_spinner(&self, spinners: &mut dyn Iterator<Item = TaskId>) -> Option<usize> {
+        let count = spinners.count();
+        assert!(count > 0, "nobody spins");
+        self.next_spinner.map(|next| next.min(count - 1))
+    }
+    fn hold_lock(&mut self, task: TaskId, held: bool) {
+        self.calls.push(format!("hold {task} {held}"));
     }
     fn fork(&mut self, parent: Option<TaskId>, spec: TaskSpec) -> Result<TaskId, SysError> {
         if self.refuse_forks {

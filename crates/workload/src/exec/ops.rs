@@ -84,6 +84,8 @@ impl Executor {
                 self.threads[t].wait = Wait::On(WaitObject::Join, 0);
                 return Flow::Yield(TaskStep::Block);
             }
+            // The step itself has the whole cost.
+            Insn::Unmap => return Flow::Yield(TaskStep::FlushTlb),
             Insn::Exec => {
                 sys.charge(self.costs.exec);
                 self.remap_regions(sys, t);

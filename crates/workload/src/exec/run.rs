@@ -24,7 +24,10 @@ impl Executor {
             return TaskStep::Exit;
         };
         if let Some(step) = thread.pending_step(now) {
-            return step;
+            if step != TaskStep::Spin || !self.takes_free_lock(t) {
+                return step;
+            }
+            thread = &mut self.threads[t];
         }
         let mut pc = thread.pc as usize;
         let mut had_pass = false;

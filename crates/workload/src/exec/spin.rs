@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Objects on which threads spin: ticket spin locks and spinning barriers.
+//! Objects on which threads spin: spin locks and spinning barriers.
 //!
-//! Owns: the order of the spinners. A preempted spinner keeps its ticket, and the spinners behind
-//! it wait for it.
+//! Owns: the order in which the spinners came. Does not: decide which spinner gets a lock that is
+//! released. The kernel decides (`Sys::next_spinner`); with the simulated kernel's default, a
+//! preempted spinner keeps its ticket, and the spinners behind it wait for it.
 
 use std::collections::VecDeque;
 
@@ -29,7 +30,8 @@ impl SpinBarrier {
 }
 
 impl Executor {
-    pub(super) fn spin_lock(&mut self, _sys: &mut dyn Sys, t: usize, lock: ObjectRef) -> Flow {
+    pub(super) fn spin_lock(&mut self, sys: &mut dyn Sys, t: usize, lock: ObjectRef) -> Flow {
+        sys.hold_lock(self.threads[t].task, true);
         let s = lock.index(&self.threads[t].binding);
         let lock = &mut self.spin_locks[s];
         if lock.owner.is_none() {
@@ -44,13 +46,42 @@ impl Executor {
     pub(super) fn spin_unlock(&mut self, sys: &mut dyn Sys, t: usize, lock: ObjectRef) -> Flow {
         let s = lock.index(&self.threads[t].binding);
         let lock = &mut self.spin_locks[s];
-        if lock.owner == Some(t as u32) {
-            lock.owner = lock.waiters.pop_front();
-            if let Some(next) = lock.owner {
+        if lock.owner != Some(t as u32) {
+            return Flow::Next;
+        }
+        lock.owner = None;
+        sys.hold_lock(self.threads[t].task, false);
+        if lock.waiters.is_empty() {
+            return Flow::Next;
+        }
+        let mut spinners = lock.waiters.iter().map(|w| self.threads[*w as usize].task);
+        match sys.next_spinner(&mut spinners).and_then(|next| lock.waiters.remove(next)) {
+            Some(next) => {
+                lock.owner = Some(next);
                 self.stop_spin(sys, next);
+            }
+            // The first waiter that executes finds the lock free (`takes_free_lock`).
+            None => {
+                for waiter in &lock.waiters {
+                    sys.stop_spin(self.threads[*waiter as usize].task);
+                }
             }
         }
         Flow::Next
+    }
+
+    /// If the thread spins for a spin lock that is free, takes the lock and returns true.
+    #[cold]
+    pub(super) fn takes_free_lock(&mut self, t: usize) -> bool {
+        let Wait::Spin(WaitObject::SpinLock, s) = self.threads[t].wait else { return false };
+        let lock = &mut self.spin_locks[s as usize];
+        if lock.owner.is_some() {
+            return false;
+        }
+        lock.owner = Some(t as u32);
+        lock.waiters.retain(|waiter| *waiter != t as u32);
+        self.threads[t].wait = Wait::None;
+        true
     }
 
     pub(super) fn spin_barrier(&mut self, sys: &mut dyn Sys, t: usize, barrier: ObjectRef) -> Flow {

@@ -150,6 +150,32 @@ fn a_spinner_wastes_the_cpu_that_its_lock_holder_needs() {
     assert!(mock.time() > 7 * MS, "{}", mock.time());
 }
 
+/// The kernel decides which spinner gets a released lock. If it chooses none, the first spinner
+/// that executes takes the lock, and the others spin on.
+#[test]
+fn the_kernel_orders_the_waiters_for_a_spin_lock() {
+    let text = "[[thread]]\nname = 'a'\ninstances = 3\nops = [{ spin_lock = 's' }, \
+                { compute = '1ms' }, { spin_unlock = 's' }, 'unmap']";
+    let ends = |next_spinner: Option<usize>| {
+        let program = from_toml("test.toml", text).unwrap();
+        let mut executor = Executor::new(&program, ExecConfig { nr_cpus: 3, ..Default::default() });
+        let mut mock = Mock::new(3, 1);
+        mock.next_spinner = next_spinner;
+        assert_eq!(mock.run(executor.as_mut().unwrap(), 1000), MockEnd::Finished);
+        for task in 0..3 {
+            let own = |call: &&String| call.starts_with(&format!("hold {task} "));
+            let held: Vec<_> = mock.calls.iter().filter(own).collect();
+            assert_eq!(held, [&format!("hold {task} true"), &format!("hold {task} false")]);
+        }
+        ["a-0", "a-1", "a-2"].map(|name| mock.task(name).exited_at.unwrap() / MS)
+    };
+    assert_eq!(ends(Some(0)), [1, 2, 3]);
+    assert_eq!(ends(Some(1)), [1, 3, 2]);
+    let mut free = ends(None);
+    free.sort_unstable();
+    assert_eq!(free, [1, 2, 3], "one at a time");
+}
+
 #[test]
 fn a_pipe_blocks_when_full_and_when_empty() {
     let text = "[[pipe]]\nname = 'p'\ncapacity = 100\n[[thread]]\nname = 'w'\n\

@@ -11,6 +11,15 @@ use crate::program::{Pattern, Touch, TouchKind};
 /// Number of accesses between two checks whether to stop.
 const STRETCH: u64 = 4096;
 
+/// Maps a page, writes to it and unmaps it, so that the kernel flushes TLBs. Does nothing if there
+/// is no memory.
+pub fn unmap_page() {
+    if let Ok(mut page) = Buffer::new(1) {
+        page.access(0, TouchKind::Write);
+        page.free();
+    }
+}
+
 pub struct Buffer {
     at: *mut u8,
     bytes: usize,

@@ -17,7 +17,7 @@ use scxlab_machine::id::Nanos;
 
 use super::burn::burn;
 use super::error::RefusedCallKind;
-use super::memory::Buffer;
+use super::memory::{self, Buffer};
 use super::plan::Tables;
 use super::sample;
 use super::shared::{self, Shared, Slot};
@@ -333,6 +333,7 @@ impl Thread {
         match insn {
             Insn::Io { bytes, null } => return self.io(bytes, null),
             Insn::Fork(template) => self.fork(template),
+            Insn::Unmap => memory::unmap_page(),
             Insn::Join => return self.join(),
             Insn::Exec => self.reexec(),
             // SAFETY: no arguments.

@@ -248,7 +248,8 @@ ops! {
             reader was faster in between, that read waits.";
 
     /// Takes the spin lock; spins while another thread holds it. A preempted spinner keeps its
-    /// ticket, and those behind it wait for it.
+    /// ticket, and those behind it wait for it. In a guest, it is a lock of the guest's kernel: the
+    /// guest does not preempt a thread that waits for it or holds it, and decides who gets it next.
     "spin_lock" = SpinLock(lock: SpinLock);
 
     /// Releases the spin lock.
@@ -266,6 +267,11 @@ ops! {
         native: "Real accesses to a private mapping of the largest size that the template touches, \
                  with all pages present before the start. With a region: refused.",
         refused: "if the region does not exist, or is smaller than `offset` and `size` say.";
+
+    /// Unmaps memory of the process: flushes the TLB of every CPU that runs a thread of the
+    /// process, and waits for them.
+    "unmap" = Unmap,
+        native: "`mmap` of one page, a write to it, and `munmap`.";
 
     /// Waits for a device: its latency and the transfer.
     "io" = Io {
