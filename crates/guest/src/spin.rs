@@ -57,7 +57,7 @@ impl GuestKernel {
         vcpu.paused = 0;
         vcpu.spun = 0;
         if let Some(since) = self.thread_mut(t).lock_wait_since.take() {
-            self.stats.lock_wait.record(host.now() - since);
+            self.stats.lock_wait.record(host.now().saturating_sub(since));
         }
     }
 
@@ -69,6 +69,16 @@ impl GuestKernel {
         vcpu.spun = 0;
         vcpu.paused = 0;
         self.halt(host, Some(deadline))
+    }
+
+    /// A lock for which a thread waits is free. If the thread is the first in the queue of a
+    /// paravirtual lock, and its vCPU is halted, the vCPU wakes up.
+    pub(crate) fn lock_freed(&mut self, host: &mut dyn Sys, t: u32, first: bool) {
+        let thread = self.threads.get(t as usize);
+        let halted = thread.is_some_and(|t| self.vcpus[t.vcpu].mode == Mode::LockHalted);
+        if first || !halted {
+            self.stop_thread_spin(host, t);
+        }
     }
 
     /// A lock or a barrier lets a thread go on.
@@ -100,8 +110,7 @@ impl GuestKernel {
         }
         let takes = |t: u32| {
             let vcpu = &self.vcpus[self.thread(t).vcpu];
-            let halted = self.config.pv_spin_locks && vcpu.mode == Mode::LockHalted;
-            vcpu.current == Some(t) && (halted || host.is_on_cpu(vcpu.task))
+            vcpu.current == Some(t) && vcpu.mode == Mode::Spins && host.is_on_cpu(vcpu.task)
         };
         let mut spinners = spinners;
         (&mut spinners).position(takes)
@@ -178,7 +187,7 @@ impl GuestKernel {
             thread.flush_left -= 1;
             if thread.flush_left == 0 {
                 if let Some(since) = thread.flush_since.take() {
-                    self.stats.flush_wait.record(host.now() - since);
+                    self.stats.flush_wait.record(host.now().saturating_sub(since));
                 }
                 self.stop_thread_spin(host, t);
             }

@@ -206,6 +206,10 @@ impl Sys for GuestSys<'_> {
         self.os.next_spinner(&*self.host, &mut spinners.map(|task| task.0))
     }
 
+    fn lock_freed(&mut self, task: TaskId, first: bool) {
+        self.os.lock_freed(self.host, task.0, first);
+    }
+
     fn hold_lock(&mut self, task: TaskId, held: bool) {
         let Some(thread) = self.os.threads.get_mut(task.idx()) else { return };
         match held {

@@ -48,3 +48,38 @@ fn workloads_run_in_guests() {
         assert!(inside * 2 > outside, "{load}: {inside} of {outside}");
     }
 }
+
+/// Prints what becomes of guests whose threads take one lock.
+fn lock_holder(machine: &str, options: &str) -> u64 {
+    let (k, stop) = run(machine, &format!("lock_holder,threads=8,vcpus=8,{options}"), 1000);
+    assert_eq!(stop, Stop::Finished);
+    assert_times_add_up(&k);
+    let stats = guests(&k)[0].stats();
+    let times = guests(&k)[0].report(&k, k.now).vcpus[0].times;
+    println!("{machine} {options}: {} {:?}", work(&k), stats.exits);
+    println!("  yields {} of {}, {times:?}", stats.yields_done, stats.yields_tried);
+    println!(
+        "  lock wait p50 {} p99 {}",
+        stats.lock_wait.permille(500),
+        stats.lock_wait.permille(990)
+    );
+    work(&k)
+}
+
+#[test]
+fn preempted_lock_holders_stop_a_guest() {
+    let old = "vm.spinlock=ticket,vm.pv_spinlock=no,vm.pv_tlb_flush=no";
+    for machine in ["x3650m2", "x3850x5", "2n4c"] {
+        for options in [
+            format!("vms=1,{old}"),
+            format!("vms=2,{old}"),
+            format!("vms=2,vm.gang=yes,{old}"),
+            "vms=2,vm.pv_spinlock=no".into(),
+            "vms=2".into(),
+            format!("vms=2,unmap=10,{old}"),
+            format!("vms=2,unmap=10"),
+        ] {
+            lock_holder(machine, &options);
+        }
+    }
+}

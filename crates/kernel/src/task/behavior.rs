@@ -262,6 +262,11 @@ pub trait Sys {
     fn next_spinner(&self, _spinners: &mut dyn Iterator<Item = TaskId>) -> Option<usize> {
         Some(0)
     }
+    /// Tells a task that spins for a lock that the lock is free, and whether it is the first of
+    /// those that spin for it.
+    fn lock_freed(&mut self, task: TaskId, _first: bool) {
+        self.stop_spin(task);
+    }
     /// Tells the kernel that the task begins (`held`) or ends to wait for and hold a spin lock. A
     /// kernel whose spin lock it is does not preempt the task meanwhile.
     fn hold_lock(&mut self, _task: TaskId, _held: bool) {}

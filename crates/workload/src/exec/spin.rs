@@ -62,8 +62,8 @@ impl Executor {
             }
             // The first waiter that executes finds the lock free (`takes_free_lock`).
             None => {
-                for waiter in &lock.waiters {
-                    sys.stop_spin(self.threads[*waiter as usize].task);
+                for (i, waiter) in lock.waiters.iter().enumerate() {
+                    sys.lock_freed(self.threads[*waiter as usize].task, i == 0);
                 }
             }
         }
