@@ -117,3 +117,119 @@ impl Kernel {
         std::mem::take(&mut t.cut.left)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::kernel::boot::Setup;
+    use crate::kernel::{Kernel, Limits};
+    use crate::task::behavior::{Behavior, Sys, TaskSpec, TaskStep};
+    use proptest::prelude::*;
+    use scxlab_machine::Machine;
+    use scxlab_machine::cpumask::CpuMask;
+    use scxlab_machine::id::{CpuId, Nanos, TaskId};
+    use std::sync::Arc;
+
+    const WORK: Nanos = 20_000_000;
+
+    /// A worker with one step, a hog on the same CPU, and a task on another CPU that cuts the
+    /// worker's step again and again.
+    struct Cutter {
+        step: TaskStep,
+        /// Waits between cuts; every second cut is a timer.
+        waits: Vec<Nanos>,
+        cuts: usize,
+        begun: bool,
+        /// The worker's CPU time at the end of its step, and the number of cuts until then.
+        done: Option<(Nanos, usize)>,
+    }
+
+    impl Behavior for Cutter {
+        fn start(&mut self, sys: &mut dyn Sys) {
+            for (name, cpu) in [("worker", 0), ("hog", 0), ("cutter", 1)] {
+                let affinity = Some(CpuMask::of(sys.nr_cpus() as usize, [CpuId(cpu)]));
+                sys.fork(None, TaskSpec { affinity, ..TaskSpec::normal(name) }).unwrap();
+            }
+        }
+
+        fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> TaskStep {
+            let worker = TaskId(FIRST);
+            match task.0 - FIRST {
+                0 => {
+                    let rest = sys.cut_rest(task);
+                    if !std::mem::replace(&mut self.begun, true) {
+                        return self.step;
+                    }
+                    if rest == 0 {
+                        self.done.get_or_insert((sys.now(), self.cuts));
+                        return TaskStep::Block;
+                    }
+                    match self.step {
+                        TaskStep::Compute { .. } => TaskStep::Compute { work: rest },
+                        TaskStep::ComputeWall { .. } => TaskStep::ComputeWall { wall: rest },
+                        _ => TaskStep::SpinFor { max: rest },
+                    }
+                }
+                1 => TaskStep::Compute { work: 1_000_000 },
+                _ => {
+                    let wait = self.waits[self.cuts % self.waits.len()];
+                    match self.cuts.is_multiple_of(2) {
+                        true => sys.kick(worker),
+                        false => sys.cut_at(worker, Some(sys.now() + wait / 2)),
+                    }
+                    self.cuts += 1;
+                    TaskStep::SleepUntil(sys.now() + wait)
+                }
+            }
+        }
+
+        fn on_timer(&mut self, _: &mut dyn Sys, _: u64) {}
+
+        fn unit(&self) -> &str {
+            "nothing"
+        }
+
+        fn waits_for(&self, _: TaskId) -> Option<String> {
+            None
+        }
+    }
+
+    /// Number of the first task of a workload on a machine of two CPUs, after the idle tasks and
+    /// init.
+    const FIRST: u32 = 3;
+
+    fn run(step: TaskStep, waits: Vec<Nanos>) -> (Nanos, Nanos, usize) {
+        let setup = Setup {
+            machine: Arc::new(Machine::from_spec("2c1t").unwrap()),
+            seed: 1,
+            limits: Limits::default(),
+            tracer: Default::default(),
+            mem_size: 1 << 32,
+        };
+        let cutter = Cutter { step, waits, cuts: 0, begun: false, done: None };
+        let mut k = Kernel::boot(setup, Box::new(cutter)).unwrap();
+        k.run(Some(100_000_000));
+        let (at, cuts) = k.behavior::<Cutter>().unwrap().done.expect("the step ends");
+        let t = &k.tasks[TaskId(FIRST)];
+        assert_eq!(t.name, "worker");
+        (t.account.run_ns, at, cuts)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        /// However often a step is cut, on or off its CPU, its work stays the same. The rest of the
+        /// CPU time is time of interrupts and ticks.
+        #[test]
+        fn cuts_keep_the_work(waits in prop::collection::vec(1_000..3_000_000u64, 1..20)) {
+            for step in [
+                TaskStep::Compute { work: WORK },
+                TaskStep::ComputeWall { wall: WORK },
+                TaskStep::SpinFor { max: WORK },
+            ] {
+                let (ran, _, cuts) = run(step, waits.clone());
+                let overhead = 2_000 * cuts as u64 + 500_000;
+                prop_assert!((WORK..WORK + overhead).contains(&ran), "{step:?}: {ran}, {cuts} cuts");
+            }
+        }
+    }
+}
