@@ -17,6 +17,7 @@
 //!   sched       run queues: picks, wake-ups, preemption, balancing
 //!   interrupt   interrupts between vCPUs, timers, the tick, idle vCPUs
 //!   spin        spin locks, pause-loop exits, TLB flushes
+//!   memory      the guest's memory as a region of the host
 //!   sys         system calls of the program
 //!   account     times of vCPUs and threads
 //! ```
@@ -25,6 +26,7 @@
 
 mod account;
 mod interrupt;
+mod memory;
 mod run;
 mod sched;
 mod spin;
@@ -34,10 +36,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use scxlab_kernel::behavior::{Behavior, GuestRun, Policy, TaskStep};
+use scxlab_kernel::behavior::{
+    AccessId, Behavior, GuestRun, Policy, RegionId, RegionSpec, TaskStep,
+};
 use scxlab_machine::Machine;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{Nanos, TaskId};
+
+use memory::GuestMemory;
 
 pub use account::{Exits, GuestReport, Stats, ThreadReport, ThreadTimes, VcpuReport, VcpuTimes};
 
@@ -62,6 +68,8 @@ pub struct GuestConfig {
     /// CPUs on which each vCPU may run, by vCPU; None: all.
     pub cpus: Vec<Option<CpuMask>>,
     pub nice: i8,
+    /// The guest's memory as a region of the host. None: the program has no regions.
+    pub memory: Option<RegionSpec>,
     pub spin_locks: SpinLocks,
     /// Whether a waiter for a spin lock halts its vCPU after a while.
     pub pv_spin_locks: bool,
@@ -83,6 +91,7 @@ pub(crate) struct GuestKernel {
     machine: Arc<Machine>,
     tick_period: Nanos,
     vcpus: Vec<Vcpu>,
+    memory: Option<GuestMemory>,
     threads: Vec<Thread>,
     /// Slots of `threads` that are free.
     free: Vec<u32>,
@@ -208,6 +217,8 @@ pub(crate) struct Thread {
     flush_since: Option<Nanos>,
     woken_at: Option<Nanos>,
     footprint: u64,
+    /// The access of its memory steps, as the host knows it.
+    access: Option<AccessId>,
     /// Begin of the present state, if the thread waits or sleeps.
     since: Nanos,
     times: ThreadTimes,
@@ -223,6 +234,7 @@ impl Guest {
             machine,
             tick_period,
             vcpus: Vec::new(),
+            memory: None,
             threads: Vec::new(),
             free: Vec::new(),
             live: 0,
@@ -247,6 +259,11 @@ impl Guest {
 
     pub fn stats(&self) -> &Stats {
         &self.os.stats
+    }
+
+    /// Returns the region of the host that is the guest's memory.
+    pub fn memory(&self) -> Option<RegionId> {
+        self.os.memory.as_ref().map(|memory| memory.region)
     }
 
     /// Returns the tasks of the vCPUs, by vCPU.

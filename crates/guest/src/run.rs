@@ -9,6 +9,7 @@ use scxlab_kernel::behavior::{GuestRun, Policy, Sys, SysError, TaskSpec, TaskSte
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 
 use crate::account::{VcpuClock, VcpuTimes};
+use crate::memory::GuestMemory;
 use crate::sys::GuestSys;
 use crate::{Guest, GuestKernel, Mode, State, Timer, Vcpu};
 
@@ -88,6 +89,8 @@ impl Guest {
 
 impl GuestKernel {
     fn boot_vcpus(&mut self, host: &mut dyn Sys, cgroups: &[CgroupId]) -> Result<(), SysError> {
+        let memory = self.config.memory.clone();
+        self.memory = memory.map(|spec| GuestMemory::new(host, spec)).transpose()?;
         let count = self.config.cpus.len();
         for v in 0..count {
             let name = self.vcpu_name(v as u32);
@@ -99,6 +102,9 @@ impl GuestKernel {
                 ..TaskSpec::normal(&name)
             };
             let task = host.fork(None, spec)?;
+            if let Some(memory) = &self.memory {
+                host.region_map(task, memory.region);
+            }
             let now = host.now();
             let (guest, vcpu) = (self.config.number, v as u32);
             self.vcpus.push(Vcpu {
@@ -162,6 +168,12 @@ impl GuestKernel {
     /// Lets the host run a step of the current thread.
     fn run(&mut self, host: &mut dyn Sys, v: usize, step: TaskStep) -> TaskStep {
         self.arm(host, v);
+        let vcpu = &self.vcpus[v];
+        if matches!(step, TaskStep::Memory { .. })
+            && let Some(access) = vcpu.current.and_then(|t| self.thread(t).access)
+        {
+            host.set_access(vcpu.task, access);
+        }
         let vcpu = &mut self.vcpus[v];
         vcpu.mode = Mode::Runs;
         vcpu.step = step;

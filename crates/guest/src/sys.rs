@@ -4,7 +4,9 @@
 //! Owns: `impl Sys` for a guest. Numbers of tasks are its threads, numbers of CPUs its vCPUs.
 //! Does not: hold state.
 
-use scxlab_kernel::behavior::{CgroupSpec, Policy, Sys, SysError, TaskSpec};
+use scxlab_kernel::behavior::{
+    Access, AccessId, CgroupSpec, Policy, RegionId, RegionSpec, Sys, SysError, TaskSpec,
+};
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
@@ -96,6 +98,7 @@ impl Sys for GuestSys<'_> {
             flush_since: None,
             woken_at: None,
             footprint: spec.footprint_bytes,
+            access: None,
             since: self.host.now(),
             times: ThreadTimes::default(),
             work_units: 0,
@@ -200,6 +203,26 @@ impl Sys for GuestSys<'_> {
         }
         let vcpu = self.os.vcpus[self.v].task;
         self.host.count_work(vcpu, units);
+    }
+
+    fn region_new(&mut self, spec: RegionSpec) -> Result<RegionId, SysError> {
+        self.os.memory.as_mut().ok_or(SysError::NoMemory)?.reserve(spec.pages)
+    }
+
+    fn access_new(&mut self, access: Access) -> Result<AccessId, SysError> {
+        self.os.memory.as_ref().ok_or(SysError::Invalid)?.access(self.host, access)
+    }
+
+    fn set_access(&mut self, task: TaskId, access: AccessId) {
+        if let Some(thread) = self.os.threads.get_mut(task.idx()) {
+            thread.access = Some(access);
+        }
+    }
+
+    fn region_free(&mut self, region: RegionId) {
+        if let Some(memory) = &mut self.os.memory {
+            memory.free(region);
+        }
     }
 
     fn next_spinner(&self, spinners: &mut dyn Iterator<Item = TaskId>) -> Option<usize> {

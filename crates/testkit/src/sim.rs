@@ -10,7 +10,6 @@ use scxlab_kernel::kernel::Limits;
 use scxlab_loader::link::{Loaded, OpenObject};
 use scxlab_loader::object::Object;
 use scxlab_machine::Machine;
-use scxlab_workload::exec::executor;
 use scxlab_workload::{
     ExecConfig, Perturb, Program, RegionPages, SyscallCosts, WorkloadArg, behavior, load,
     parse_workload_arg,
@@ -112,8 +111,7 @@ pub fn run_ns(k: &Kernel, name: &str) -> u64 {
 
 /// Returns where the pages of each of the workload's regions lie.
 pub fn region_pages(k: &Kernel) -> Vec<RegionPages> {
-    let executor = executor(k).expect("a workload");
-    executor.region_pages(k.memory.as_deref())
+    scxlab_workload::exec::region_pages(k)
 }
 
 /// Returns the CPU time of the cgroup at `path`, in ns. Tasks of its child cgroups do not count.

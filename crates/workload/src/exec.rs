@@ -35,7 +35,7 @@ mod thread;
 mod waits;
 
 pub use costs::SyscallCosts;
-pub use guests::{WithGuests, behavior, executor, executor_in, guests};
+pub use guests::{WithGuests, behavior, executor, executor_in, guests, region_pages};
 pub use region::RegionPages;
 pub use stats::{LoopObserver, LoopRecord, LoopTotals};
 

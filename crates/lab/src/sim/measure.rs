@@ -55,7 +55,7 @@ pub fn result(seen: FinishedRun<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64)
         metrics: metrics.into_values(),
         tasks: tasks(k, counters),
         cgroups: cgroups(k),
-        memory: regions(k, executor),
+        memory: regions(k),
         notes: notes(spec, k, executor, loaded.and_then(|loaded| k.vm.instance(loaded.instance))),
     };
     run.with_verdict()
@@ -153,7 +153,7 @@ fn metrics(k: &Kernel, unit: &str, executor: &Executor) -> MetricTable {
     t.count(&metric::CACHE_REFILL, m.refill_ns);
     t.count(&metric::LOCK_WAITS, m.lock_wait.count());
     times(&mut t, &metric::LOCK_WAIT, &m.lock_wait);
-    memory(&mut t, k, executor);
+    memory(&mut t, k);
     op_costs(&mut t, k);
     t.count(&metric::EVENTS, m.events);
     t.count(&metric::BPF_INSTRUCTIONS, k.vm.executed);
@@ -203,16 +203,16 @@ fn op_costs(t: &mut MetricTable, k: &Kernel) {
     }
 }
 
-fn regions(k: &Kernel, executor: &Executor) -> Vec<RegionResult> {
-    let pages = executor.region_pages(k.memory.as_deref()).into_iter();
+fn regions(k: &Kernel) -> Vec<RegionResult> {
+    let pages = scxlab_workload::exec::region_pages(k).into_iter();
     let result = |RegionPages { owner, region, pages }| RegionResult { owner, region, pages };
     pages.map(result).collect()
 }
 
 /// Adds the metrics of a run with regions.
-fn memory(t: &mut MetricTable, k: &Kernel, executor: &Executor) {
+fn memory(t: &mut MetricTable, k: &Kernel) {
     let Some(memory) = &k.memory else { return };
-    let regions = regions(k, executor);
+    let regions = regions(k);
     for n in 0..memory.nodes.len() {
         let pages = regions.iter().filter_map(|region| region.pages.get(n)).sum();
         t.count_part(&metric::MEMORY_NODE_PAGES, n, pages);

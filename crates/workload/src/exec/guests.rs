@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use scxlab_guest::{Guest, GuestConfig, SpinLocks};
 use scxlab_kernel::Kernel;
-use scxlab_kernel::behavior::{Behavior, Sys, TaskStep};
+use scxlab_kernel::behavior::{Behavior, RegionSpec, Sys, TaskStep};
 use scxlab_machine::Machine;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, TaskId};
 
+use super::region::{self, RegionPages};
 use super::{ExecConfig, Executor, known_cpus};
 use crate::compile::NodeInfo;
 use crate::error::WorkloadError;
@@ -51,6 +52,20 @@ pub fn executor(k: &Kernel) -> Option<&Executor> {
 /// Returns a kernel's guests.
 pub fn guests(k: &Kernel) -> &[Guest] {
     k.behavior::<WithGuests>().map_or(&[], |composite| &composite.guests)
+}
+
+/// Returns where the pages of each region of the host lie, those of guests' memory included.
+pub fn region_pages(k: &Kernel) -> Vec<RegionPages> {
+    let memory = k.memory.as_deref();
+    let mut all = executor(k).map_or(Vec::new(), |executor| executor.region_pages(memory));
+    for guest in guests(k) {
+        let region = memory.zip(guest.memory()).and_then(|(memory, id)| memory.region(id));
+        if let Some(region) = region {
+            let (owner, pages) = (guest.config().name.clone(), region.pages_by_node());
+            all.push(RegionPages { owner, region: "memory".to_owned(), pages });
+        }
+    }
+    all
 }
 
 /// Returns the executor of a guest's program.
@@ -105,6 +120,11 @@ fn guest(
         number,
         cpus: (0..def.vcpus).map(cpus_of).collect(),
         nice: def.nice,
+        // Instances of one declaration share their merged pages, so their memory has one name.
+        memory: def.memory.as_ref().map(|memory| RegionSpec {
+            name: format!("memory of {}", def.name),
+            ..region::spec(&memory.region())
+        }),
         spin_locks: match def.spinlock {
             SpinLockKind::Ticket => SpinLocks::Ticket,
             SpinLockKind::Queued => SpinLocks::Queued,
@@ -142,7 +162,7 @@ impl Behavior for WithGuests {
             };
             let cgroups = paths.iter().map(id).collect();
             if let Err(error) = guest.boot(sys, cgroups) {
-                self.executor.fault(sys.now(), guest.config().name.clone(), "fork", error);
+                self.executor.fault(sys.now(), guest.config().name.clone(), "boot", error);
             }
             for (vcpu, task) in (0..).zip(guest.vcpu_tasks()) {
                 if self.by_task.len() <= task.idx() {

@@ -194,7 +194,7 @@ impl Executor {
 }
 
 /// Returns a declaration in the form of the simulated kernel.
-fn spec(def: &RegionDef) -> RegionSpec {
+pub(super) fn spec(def: &RegionDef) -> RegionSpec {
     let nodes = |list: &NodeList| list.0.iter().map(NodeId).collect::<Vec<_>>();
     RegionSpec {
         name: def.name.clone(),
