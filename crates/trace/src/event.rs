@@ -144,6 +144,17 @@ pub enum EventKind {
         /// Number of missing events.
         events: u64,
     },
+    /// What a virtual CPU of a guest runs changed. The CPU runs the virtual CPU.
+    GuestRun {
+        /// Number of the guest.
+        guest: u32,
+        /// Number of the virtual CPU in its guest.
+        vcpu: u32,
+        /// Number of the thread in its guest; None if the virtual CPU is idle.
+        thread: Option<u32>,
+        /// Whether the thread spins.
+        spins: bool,
+    },
 }
 
 impl Event {
@@ -194,6 +205,9 @@ impl Event {
             }
             EventKind::Printk { text_hash } => add(head(15, 0), &[text_hash]),
             EventKind::Lost { events } => add(head(16, 0), &[events]),
+            EventKind::GuestRun { guest, vcpu, thread, spins } => {
+                add(head(17, u64::from(spins)), &[pair(guest, vcpu), opt(thread.map(TaskId))])
+            }
         }
     }
 }

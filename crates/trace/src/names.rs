@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The names of the ids in events (tasks, callbacks, DSQs, locks), and the text of the current
-//! event.
+//! The names of the ids in events (tasks, callbacks, DSQs, locks, guests), and the text of the
+//! current event.
 //!
 //! Owns: the present name of each id. A task's id is a slot that a later task may reuse.
 //! Does not: keep history; a sink that needs a name later copies it.
@@ -28,6 +28,8 @@ pub struct Names {
     tasks: Vec<Option<NameEntry>>,
     ops: Vec<String>,
     locks: BTreeMap<u64, String>,
+    /// Names of guests by number, and of their threads by the numbers of guest and thread.
+    guests: BTreeMap<(u32, Option<u32>), String>,
     text: String,
     changes: u64,
 }
@@ -78,6 +80,21 @@ impl Names {
     /// Returns a lock's name, or a text with its number if it has no name.
     pub fn lock(&self, lock: u64) -> String {
         self.locks.get(&lock).cloned().unwrap_or_else(|| format!("lock {lock:#x}"))
+    }
+
+    /// Names a guest, or a thread of it. Call this before the events that refer to it.
+    pub fn set_guest(&mut self, guest: u32, thread: Option<u32>, name: impl Into<String>) {
+        self.guests.insert((guest, thread), name.into());
+    }
+
+    /// Returns the name of a guest, or of a thread of it, or a text with its number if it has no
+    /// name.
+    pub fn guest(&self, guest: u32, thread: Option<u32>) -> String {
+        let number = || match thread {
+            None => format!("guest {guest}"),
+            Some(thread) => format!("thread {thread}"),
+        };
+        self.guests.get(&(guest, thread)).cloned().unwrap_or_else(number)
     }
 
     /// Returns the text of the event being emitted: a printed line, an exit message.

@@ -91,7 +91,8 @@ impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
             | EventKind::LockWait { .. }
             | EventKind::Throttle { .. }
             | EventKind::SchedExit { .. }
-            | EventKind::Printk { .. } => tracks.event(packets, event, names),
+            | EventKind::Printk { .. }
+            | EventKind::GuestRun { .. } => tracks.event(packets, event, names),
             EventKind::Lost { events } => {
                 ftrace.lose(event.cpu, events);
                 tracks.event(packets, event, names);

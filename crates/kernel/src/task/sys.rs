@@ -10,10 +10,11 @@ use crate::kernel::event::{Event, SplitU64};
 use crate::kernel::{Kernel, Stop};
 use crate::task::Class;
 use crate::task::behavior::{
-    Access, AccessId, CgroupSpec, Policy, RegionId, RegionSpec, Sys, SysError, TaskSpec,
+    Access, AccessId, CgroupSpec, GuestRun, Policy, RegionId, RegionSpec, Sys, SysError, TaskSpec,
 };
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, NodeId, TaskId};
+use scxlab_trace::event::EventKind;
 
 impl Sys for Kernel {
     fn now(&self) -> Nanos {
@@ -209,6 +210,17 @@ impl Sys for Kernel {
 
     fn yield_to(&mut self, task: TaskId) -> bool {
         self.yield_curr_to(self.exec.cpu, task)
+    }
+
+    fn guest_run(&mut self, run: GuestRun) {
+        let GuestRun { guest, vcpu, thread, spins } = run;
+        let (time, cpu) = (self.exec.clock, self.exec.cpu);
+        let kind = EventKind::GuestRun { guest, vcpu, thread, spins };
+        self.tracer.emit(scxlab_trace::event::Event { time, cpu, kind });
+    }
+
+    fn guest_name(&mut self, guest: u32, thread: Option<u32>, name: &str) {
+        self.tracer.names.set_guest(guest, thread, name);
     }
 
     fn finish(&mut self) {

@@ -62,6 +62,9 @@ pub(crate) fn kind() -> impl Strategy<Value = EventKind> {
         task().prop_map(|task| EventKind::Exit { task }),
         any::<bool>().prop_map(|online| EventKind::CpuOnline { online }),
         number().prop_map(|events| EventKind::Lost { events }),
+        (0u32..3, 0u32..3, prop::option::of(0u32..3), any::<bool>()).prop_map(
+            |(guest, vcpu, thread, spins)| EventKind::GuestRun { guest, vcpu, thread, spins }
+        ),
         (0u32..6, -3i64..3).prop_map(|(kind, code)| EventKind::SchedExit { kind, code }),
         number().prop_map(|text_hash| EventKind::Printk { text_hash }),
     ]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! scxlab's own tracks: callbacks, lock waits, DSQ lengths, and instants.
+//! scxlab's own tracks: callbacks, lock waits, DSQ lengths, virtual CPUs, and instants.
 //!
 //! Owns: the tree of tracks. The file describes a track before the track's first event.
 //! Does not: draw scheduling (see `ftrace.rs`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use scxlab_machine::{CpuId, Nanos, TaskId};
@@ -27,6 +27,9 @@ const DSQ_ROOT: u64 = 2;
 const CPU_TRACKS: u64 = 1 << 32;
 const LOCK_TRACKS: u64 = 2 << 32;
 const DSQ_TRACKS: u64 = 3 << 32;
+const GUEST_TRACKS: u64 = 4 << 32;
+/// The number of the guest follows from bit 12 on, the virtual CPU's is in the bits below.
+const VCPU_TRACKS: u64 = 5 << 32;
 
 pub(super) struct Tracks {
     described: BTreeSet<u64>,
@@ -36,6 +39,8 @@ pub(super) struct Tracks {
     /// End of the last slice on each CPU's callback and lock track. Slices of a track must not
     /// overlap.
     busy_until: Vec<[Nanos; 2]>,
+    /// Time of the last change of each virtual CPU's track, and whether a slice is open.
+    vcpus: BTreeMap<u64, (Nanos, bool)>,
 }
 
 /// The value of an annotation.
@@ -48,7 +53,12 @@ enum TrackArg {
 
 impl Tracks {
     pub fn new(nr_cpus: usize) -> Self {
-        Tracks { described: BTreeSet::new(), dsqs: Vec::new(), busy_until: vec![[0; 2]; nr_cpus] }
+        Tracks {
+            described: BTreeSet::new(),
+            dsqs: Vec::new(),
+            busy_until: vec![[0; 2]; nr_cpus],
+            vcpus: BTreeMap::new(),
+        }
     }
 
     pub fn event<W: Write>(&mut self, packets: &mut Packets<W>, event: &Event, names: &Names) {
@@ -124,6 +134,20 @@ impl Tracks {
                 ];
                 instant(packets, time, ROOT, "printk", args);
             }
+            EventKind::GuestRun { guest, vcpu, thread, spins } => {
+                let track = self.vcpu_track(packets, guest, vcpu, names);
+                let (last, open) = self.vcpus.get(&track).copied().unwrap_or_default();
+                let time = time.max(last);
+                self.vcpus.insert(track, (time, thread.is_some()));
+                if open {
+                    end(packets, time, track);
+                }
+                if let Some(thread) = thread {
+                    let name = names.guest(guest, Some(thread));
+                    let name = if spins { format!("{name} (spins)") } else { name };
+                    begin(packets, time, track, &name, Vec::new());
+                }
+            }
             _ => {}
         }
     }
@@ -174,13 +198,34 @@ impl Tracks {
         busy[lane] = end;
         let track =
             if lane == 0 { self.cpu_track(packets, cpu) } else { self.lock_track(packets, cpu) };
-        let mut event = named(packets, name, args);
-        event.r#type = Some(BEGIN);
-        event.track_uuid = Some(track);
-        packets.track_event(begin, event);
-        let over =
-            TrackEvent { r#type: Some(END), track_uuid: Some(track), ..TrackEvent::default() };
-        packets.track_event(end, over);
+        self::begin(packets, begin, track, name, args);
+        self::end(packets, end, track);
+    }
+
+    /// Returns the track of a virtual CPU, below that of its guest.
+    fn vcpu_track<W: Write>(
+        &mut self,
+        packets: &mut Packets<W>,
+        guest: u32,
+        vcpu: u32,
+        names: &Names,
+    ) -> u64 {
+        let parent = GUEST_TRACKS | u64::from(guest);
+        let uuid = VCPU_TRACKS | u64::from(guest) << 12 | u64::from(vcpu);
+        if !self.described.contains(&uuid) {
+            self.describe(packets, parent, || TrackDescriptor {
+                name: Some(format!("guest {}", names.guest(guest, None))),
+                child_ordering: Some(ORDERED),
+                ..TrackDescriptor::default()
+            });
+            self.describe(packets, uuid, || TrackDescriptor {
+                name: Some(format!("vCPU {vcpu}")),
+                parent_uuid: Some(parent),
+                sibling_order_rank: i32::try_from(vcpu).ok(),
+                ..TrackDescriptor::default()
+            });
+        }
+        uuid
     }
 
     fn root_track<W: Write>(&mut self, packets: &mut Packets<W>) {
@@ -229,6 +274,26 @@ fn child(name: String, rank: i32) -> TrackDescriptor {
         sibling_order_rank: Some(rank),
         ..TrackDescriptor::default()
     }
+}
+
+/// Begins a slice.
+fn begin<W: Write>(
+    packets: &mut Packets<W>,
+    time: Nanos,
+    track: u64,
+    name: &str,
+    args: Vec<(&'static str, TrackArg)>,
+) {
+    let mut event = named(packets, name, args);
+    event.r#type = Some(BEGIN);
+    event.track_uuid = Some(track);
+    packets.track_event(time, event);
+}
+
+/// Ends the track's last slice.
+fn end<W: Write>(packets: &mut Packets<W>, time: Nanos, track: u64) {
+    let over = TrackEvent { r#type: Some(END), track_uuid: Some(track), ..TrackEvent::default() };
+    packets.track_event(time, over);
 }
 
 fn instant<W: Write>(
