@@ -77,10 +77,9 @@ impl Sys for GuestSys<'_> {
         }
         self.charge(self.os.machine.costs.syscall.fork_ns);
         let t = self.os.free.pop().unwrap_or(self.os.threads.len() as u32);
-        let name = format!("{}/{}", self.os.config.name, spec.name);
         self.host.guest_name(self.os.config.number, Some(t), &spec.name);
         let thread = Thread {
-            name,
+            name: spec.name,
             state: State::Waiting,
             vcpu: self.v,
             policy: spec.policy,

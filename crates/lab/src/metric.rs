@@ -272,6 +272,67 @@ metrics! {
             NUMA_TASK_MOVES = metric("numa_task_moves", Unit::One),
             NUMA_TASK_SWAPS = metric("numa_task_swaps", Unit::One);
     }
+    "guests" {
+        "time of all virtual CPUs (vCPUs) in threads' own work, without spinning; only with guests, as \
+         the other metrics of guests",
+        "-" =>
+            GUEST_USER = metric("guest_user", Unit::Ns)
+                .rows(&[share("guest_user", "vCPUs in threads")]);
+        "time of all vCPUs in which their threads spin",
+        "-" =>
+            GUEST_SPIN = metric("guest_spin", Unit::Ns).less()
+                .rows(&[share("guest_spin", "vCPUs spinning")]);
+        "time of all vCPUs in the guest's kernel and in exits to the host",
+        "-" =>
+            GUEST_KERNEL = metric("guest_kernel", Unit::Ns).less()
+                .rows(&[share("guest_kernel", "vCPUs in kernel and exits")]);
+        "time of all vCPUs in which they have no thread to run, or are halted for a spin lock",
+        "-" =>
+            GUEST_IDLE = metric("guest_idle", Unit::Ns);
+        "time for which vCPUs with work waited for a CPU",
+        "-" =>
+            GUEST_STEAL = metric("guest_steal", Unit::Ns).less()
+                .rows(&[share("guest_steal", "steal")]);
+        "exits of vCPUs by reason: halts, interrupts sent to another vCPU, interrupts received, timers \
+         armed, pause loops",
+        "-" =>
+            GUEST_EXITS = metric("guest_exits_<reason>", Unit::One).less()
+                .parts(&[
+                    part("halt"),
+                    part("ipi"),
+                    part("interrupt"),
+                    part("timer"),
+                    part("pause"),
+                ])
+                .rows(&[
+                    row("guest_exits_halt", "exits: halt"),
+                    row("guest_exits_pause", "exits: pause loop"),
+                ]);
+        "directed yields that vCPUs tried after a pause loop, and those that the host did",
+        "-" =>
+            GUEST_YIELDS = metric("guest_yields", Unit::One),
+            GUEST_YIELDS_DONE = metric("guest_yields_done", Unit::One);
+        "from a wake-up of a guest's thread until it runs on a vCPU that is on a CPU",
+        "-" =>
+            GUEST_WAKEUP_LATENCY = metric("guest_wakeup_latency_<q>", Unit::Ns).less()
+                .parts(&[P50, P90, P99, P99_9, MAX])
+                .rows(&[
+                    row("guest_wakeup_latency_p50", "wake-up latency in guests p50"),
+                    row("guest_wakeup_latency_p99", "wake-up latency in guests p99"),
+                ]);
+        "from a thread's first attempt until it has a spin lock that another thread holds; from a TLB \
+         flush's begin until all vCPUs have answered",
+        "-" =>
+            GUEST_LOCK_WAIT = metric("guest_lock_wait_<q>", Unit::Ns).less()
+                .parts(&[P50, P90, P99, P99_9, MAX])
+                .rows(&[row("guest_lock_wait_p99", "spin lock wait in guests p99")]),
+            GUEST_FLUSH_WAIT = metric("guest_flush_wait_<q>", Unit::Ns).less()
+                .parts(&[P50, P90, P99, P99_9, MAX]);
+        "the units of work of one guest, by its number; the same per second",
+        "-" =>
+            ONE_GUEST_WORK_UNITS = metric("guest<n>_work_units", Unit::Work).more(),
+            ONE_GUEST_THROUGHPUT = metric("guest<n>_throughput", Unit::WorkPerSecond).more();
+    }
     "operations" {
         "calls of a scheduler's operation",
         "the same, as the kernel counts runs of the program; for all tasks that the scheduler has, \

@@ -45,6 +45,9 @@ pub struct Run {
     /// The workload's regions of memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<RegionResult>,
+    /// The workload's guests, by number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guests: Vec<GuestResult>,
     /// Notes for the reader: parts of the workload that are not modelled, system calls that failed.
     pub notes: Vec<String>,
 }
@@ -53,7 +56,7 @@ impl Run {
     /// Returns the run with `counts` and `never_ran` filled in from its other fields.
     pub fn with_verdict(self) -> Run {
         let counts = !self.was_ejected() && self.stop.is_regular();
-        let never_ran = never_ran(&self.tasks, self.virtual_ns);
+        let never_ran = never_ran(&self);
         Run { counts, never_ran, ..self }
     }
 
@@ -76,6 +79,7 @@ impl Run {
             tasks: Vec::new(),
             cgroups: Vec::new(),
             memory: Vec::new(),
+            guests: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -107,14 +111,17 @@ pub struct NeverRan {
     pub wait_ns: u64,
 }
 
-/// Returns the tasks that never ran, though they waited for at least a hundredth of the run or the
-/// kernel's default slice, whichever is shorter. A task that waited for less may just not have had
-/// its turn yet.
-fn never_ran(tasks: &[TaskResult], length_ns: u64) -> Vec<NeverRan> {
-    let grace = (length_ns / 100).min(SLICE_DFL_NS);
-    let waited = |t: &TaskResult| t.wait_ns.filter(|ns| t.run_ns == 0 && *ns > 0 && *ns >= grace);
-    let found = tasks.iter().filter_map(|t| Some((t, waited(t)?)));
-    found.map(|(t, wait_ns)| NeverRan { name: t.name.clone(), wait_ns }).collect()
+/// Returns the tasks, and the threads of guests, that never ran, though they waited for at least a
+/// hundredth of the run or the kernel's default slice, whichever is shorter. A task that waited for
+/// less may just not have had its turn yet.
+fn never_ran(run: &Run) -> Vec<NeverRan> {
+    let grace = (run.virtual_ns / 100).min(SLICE_DFL_NS);
+    let waited = |run_ns: u64, wait_ns: u64| run_ns == 0 && wait_ns > 0 && wait_ns >= grace;
+    let tasks = run.tasks.iter().filter_map(|t| Some((t.name.clone(), t.run_ns, t.wait_ns?)));
+    let threads = run.guests.iter().flat_map(|guest| &guest.threads);
+    let threads = threads.map(|t| (t.name.clone(), t.run_ns, t.wait_ns + t.steal_ns));
+    let all = tasks.chain(threads).filter(|(_, run_ns, wait_ns)| waited(*run_ns, *wait_ns));
+    all.map(|(name, _, wait_ns)| NeverRan { name, wait_ns }).collect()
 }
 
 /// The kernel's default slice in ns, `SCX_SLICE_DFL`.
@@ -246,6 +253,74 @@ pub struct TaskResult {
     /// Values of the scheduler's own counters for this task (`counters.rs`).
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub counters: IndexMap<String, u64>,
+}
+
+/// The result of one guest.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GuestResult {
+    pub name: String,
+    pub work_units: u64,
+    pub exits: GuestExits,
+    /// Directed yields after pause loops.
+    pub yields: GuestYields,
+    pub vcpus: Vec<VcpuResult>,
+    /// Its threads; those that have exited first.
+    pub threads: Vec<GuestThread>,
+}
+
+/// Numbers of a guest's exits to the host, by reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestExits {
+    pub halt: u64,
+    /// Interrupts that a vCPU sent to another one.
+    pub ipi: u64,
+    /// Interrupts that a vCPU received.
+    pub interrupt: u64,
+    /// Timers that a vCPU armed.
+    pub timer: u64,
+    /// Pause loops.
+    pub pause: u64,
+}
+
+/// Numbers of a guest's directed yields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestYields {
+    pub tried: u64,
+    pub done: u64,
+}
+
+/// The times of one virtual CPU, which add up to its lifetime.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VcpuResult {
+    /// Name of its task on the host.
+    pub name: String,
+    /// Threads' own work, without spinning.
+    pub user_ns: u64,
+    pub spin_ns: u64,
+    /// The guest's kernel, and exits to the host.
+    pub kernel_ns: u64,
+    pub idle_ns: u64,
+    /// Time for which it waited for a CPU.
+    pub steal_ns: u64,
+    /// Switches from one of its threads to another.
+    pub switches: u64,
+}
+
+/// The times of one thread of a guest, which add up to its lifetime.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GuestThread {
+    /// Names of the guest and of the thread.
+    pub name: String,
+    /// On a CPU, spinning included.
+    pub run_ns: u64,
+    /// In the guest's kernel.
+    pub kernel_ns: u64,
+    /// In a run queue of the guest, or halted for a spin lock.
+    pub wait_ns: u64,
+    /// On a virtual CPU that waited for a CPU.
+    pub steal_ns: u64,
+    pub sleep_ns: u64,
+    pub work_units: u64,
 }
 
 /// Where the pages of one region lie at the end of the run, or lay when its owner ended.

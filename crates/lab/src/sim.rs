@@ -7,6 +7,7 @@
 
 mod empty;
 mod measure;
+mod measure_guests;
 
 use std::sync::Arc;
 

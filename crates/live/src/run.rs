@@ -201,6 +201,7 @@ pub fn run(
         tasks: measured.tasks(),
         cgroups: measured.cgroups(&program),
         memory: measured.regions(),
+        guests: Vec::new(),
         notes: measured.notes(&program, &exit, &notes),
         exit,
     };

@@ -53,6 +53,7 @@ fn run(target: &'static str, switches: u64, heavy_ms: u64) -> Run {
         ],
         cgroups: vec![group("/", 100), group("/heavy", heavy_ms)],
         memory: Vec::new(),
+        guests: Vec::new(),
         notes: Vec::new(),
     }
 }

@@ -19,7 +19,7 @@ use scxlab_machine::id::{CgroupId, NodeId};
 use scxlab_machine::topology::Distance;
 use scxlab_workload::{Executor, RegionPages};
 
-use super::SimSpec;
+use super::{SimSpec, measure_guests};
 use crate::counters::Counters;
 use crate::metric::{self, Metric, MetricTable};
 use crate::prepare::PreparedObject;
@@ -56,6 +56,7 @@ pub fn result(seen: FinishedRun<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64)
         tasks: tasks(k, counters),
         cgroups: cgroups(k),
         memory: regions(k),
+        guests: measure_guests::results(k),
         notes: notes(spec, k, executor, loaded.and_then(|loaded| k.vm.instance(loaded.instance))),
     };
     run.with_verdict()
@@ -123,6 +124,7 @@ fn notes(
     if let Some(first) = faults.first() {
         notes.push(format!("{total} system calls of the workload failed; the first: {first}"));
     }
+    notes.extend(measure_guests::notes(k));
     notes
 }
 
@@ -147,13 +149,15 @@ fn metrics(k: &Kernel, unit: &str, executor: &Executor) -> MetricTable {
     t.count(&metric::WORK_UNITS, m.work_units);
     times(&mut t, &metric::WAKEUP_LATENCY, &m.wakeup_latency);
     times(&mut t, &metric::RUN_QUEUE_WAIT, &m.run_queue_wait);
-    t.loops(&executor.loop_totals().map(|(_, totals)| totals.clone()).collect::<Vec<_>>());
+    let loops = executor.loop_totals().map(|(_, totals)| totals.clone());
+    t.loops(&loops.chain(measure_guests::loops(k)).collect::<Vec<_>>());
     switches(&mut t, k);
     cpu_times(&mut t, k);
     t.count(&metric::CACHE_REFILL, m.refill_ns);
     t.count(&metric::LOCK_WAITS, m.lock_wait.count());
     times(&mut t, &metric::LOCK_WAIT, &m.lock_wait);
     memory(&mut t, k);
+    measure_guests::metrics(&mut t, k);
     op_costs(&mut t, k);
     t.count(&metric::EVENTS, m.events);
     t.count(&metric::BPF_INSTRUCTIONS, k.vm.executed);

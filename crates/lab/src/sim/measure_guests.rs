@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Reads the results of guests from the kernel after the run.
+//!
+//! Owns: the order of their metrics. Does not: measure; the crate `guest` keeps the accounts.
+
+use scxlab_guest::{Guest, Stats, VcpuTimes};
+use scxlab_kernel::kernel::Kernel;
+use scxlab_kernel::metrics::{TimeHistogram, quantile};
+use scxlab_workload::exec::{LoopTotals, executor_in, guests};
+
+use crate::metric::{self, Metric, MetricTable};
+use crate::run::{GuestExits, GuestResult, GuestThread, GuestYields, VcpuResult};
+
+/// Returns the results of all guests.
+pub fn results(k: &Kernel) -> Vec<GuestResult> {
+    guests(k).iter().map(|guest| result(k, guest)).collect()
+}
+
+fn result(k: &Kernel, guest: &Guest) -> GuestResult {
+    let report = guest.report(k, k.now);
+    let stats = guest.stats();
+    let exits = stats.exits;
+    let vcpus = report.vcpus.into_iter().map(|vcpu| VcpuResult {
+        name: vcpu.name,
+        user_ns: vcpu.times.user,
+        spin_ns: vcpu.times.spin,
+        kernel_ns: vcpu.times.kernel,
+        idle_ns: vcpu.times.idle,
+        steal_ns: vcpu.times.steal,
+        switches: vcpu.switches,
+    });
+    let threads = report.threads.into_iter().map(|thread| GuestThread {
+        name: thread.name,
+        run_ns: thread.times.run,
+        kernel_ns: thread.times.kernel,
+        wait_ns: thread.times.wait,
+        steal_ns: thread.times.steal,
+        sleep_ns: thread.times.sleep,
+        work_units: thread.work_units,
+    });
+    GuestResult {
+        name: guest.config().name.clone(),
+        work_units: stats.work_units,
+        exits: GuestExits {
+            halt: exits.halt,
+            ipi: exits.ipi,
+            interrupt: exits.interrupt,
+            timer: exits.timer,
+            pause: exits.pause,
+        },
+        yields: GuestYields { tried: stats.yields_tried, done: stats.yields_done },
+        vcpus: vcpus.collect(),
+        threads: threads.collect(),
+    }
+}
+
+/// Adds the metrics of a run with guests.
+pub fn metrics(t: &mut MetricTable, k: &Kernel) {
+    let guests = guests(k);
+    if guests.is_empty() {
+        return;
+    }
+    let times: Vec<VcpuTimes> =
+        guests.iter().flat_map(|guest| guest.report(k, k.now).vcpus).map(|v| v.times).collect();
+    let time = |of: fn(&VcpuTimes) -> u64| times.iter().map(of).sum();
+    t.count(&metric::GUEST_USER, time(|t| t.user));
+    t.count(&metric::GUEST_SPIN, time(|t| t.spin));
+    t.count(&metric::GUEST_KERNEL, time(|t| t.kernel));
+    t.count(&metric::GUEST_IDLE, time(|t| t.idle));
+    t.count(&metric::GUEST_STEAL, time(|t| t.steal));
+    let sum = |of: fn(&Stats) -> u64| guests.iter().map(|guest| of(guest.stats())).sum();
+    t.count_part(&metric::GUEST_EXITS, "halt", sum(|s| s.exits.halt));
+    t.count_part(&metric::GUEST_EXITS, "ipi", sum(|s| s.exits.ipi));
+    t.count_part(&metric::GUEST_EXITS, "interrupt", sum(|s| s.exits.interrupt));
+    t.count_part(&metric::GUEST_EXITS, "timer", sum(|s| s.exits.timer));
+    t.count_part(&metric::GUEST_EXITS, "pause", sum(|s| s.exits.pause));
+    t.count(&metric::GUEST_YIELDS, sum(|s| s.yields_tried));
+    t.count(&metric::GUEST_YIELDS_DONE, sum(|s| s.yields_done));
+    all_times(t, &metric::GUEST_WAKEUP_LATENCY, guests, |s| &s.wakeup_latency);
+    all_times(t, &metric::GUEST_LOCK_WAIT, guests, |s| &s.lock_wait);
+    all_times(t, &metric::GUEST_FLUSH_WAIT, guests, |s| &s.flush_wait);
+    for (n, guest) in guests.iter().enumerate() {
+        let units = guest.stats().work_units;
+        t.count_part(&metric::ONE_GUEST_WORK_UNITS, n, units);
+        if k.now > 0 {
+            let per_second = units as f64 * 1e9 / k.now as f64;
+            t.put_part(&metric::ONE_GUEST_THROUGHPUT, n, per_second);
+        }
+    }
+}
+
+/// Adds the quantiles of a time in all guests.
+fn all_times(
+    t: &mut MetricTable,
+    metric: &Metric,
+    guests: &[Guest],
+    of: fn(&Stats) -> &TimeHistogram,
+) {
+    let mut each = guests.iter().map(|guest| of(guest.stats()).histogram());
+    let Some(mut all) = each.next() else { return };
+    for one in each {
+        all.add(&one).expect("all histograms have the same bounds");
+    }
+    t.times(metric, all.len(), all.max(), |at| quantile(&all, at));
+}
+
+/// Returns the measurements of the loops of the guests' programs.
+pub fn loops(k: &Kernel) -> impl Iterator<Item = LoopTotals> {
+    let executors = guests(k).iter().filter_map(executor_in);
+    executors.flat_map(|executor| executor.loop_totals().map(|(_, totals)| totals.clone()))
+}
+
+/// Returns notes about the guests.
+pub fn notes(k: &Kernel) -> Vec<String> {
+    let mut notes = Vec::new();
+    for guest in guests(k) {
+        let name = &guest.config().name;
+        if guest.stats().cgroups_ignored {
+            notes.push(format!("guest {name}: cgroups inside a guest have no effect"));
+        }
+        let Some(executor) = executor_in(guest) else { continue };
+        let (faults, total) = executor.faults();
+        if let Some(first) = faults.first() {
+            notes.push(format!("guest {name}: {total} system calls failed; the first: {first}"));
+        }
+    }
+    notes
+}
