@@ -92,12 +92,12 @@ impl GuestKernel {
         let memory = self.config.memory.clone();
         self.memory = memory.map(|spec| GuestMemory::new(host, spec)).transpose()?;
         let count = self.config.cpus.len();
-        for v in 0..count {
+        for (v, &cgroup) in cgroups.iter().enumerate() {
             let name = self.vcpu_name(v as u32);
             let spec = TaskSpec {
                 nice: self.config.nice,
                 affinity: self.config.cpus[v].clone(),
-                cgroup: cgroups[v],
+                cgroup,
                 thread_group_of: self.vcpus.first().map(|vcpu| vcpu.task),
                 ..TaskSpec::normal(&name)
             };

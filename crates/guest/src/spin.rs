@@ -161,7 +161,7 @@ impl GuestKernel {
         for other in (0..self.vcpus.len()).filter(|other| *other != v) {
             let vcpu = &self.vcpus[other];
             // An idle vCPU flushes when it runs the process again, with its switch.
-            if !vcpu.current.is_some_and(|t| self.thread(t).process == process) {
+            if vcpu.current.is_none_or(|t| self.thread(t).process != process) {
                 continue;
             }
             if self.config.pv_tlb_flush && !host.is_on_cpu(vcpu.task) {

@@ -20,7 +20,8 @@ use std::sync::Arc;
 /// touched.
 const MEM_SIZE: u64 = 16 << 30;
 
-/// Parses a workload from a generator's argument, or from TOML text (recognised by `[[thread]]` or `[[guest]]`).
+/// Parses a workload from a generator's argument, or from TOML text (recognised by `[[thread]]` or
+/// `[[guest]]`).
 pub fn workload(text: &str) -> Program {
     if text.contains("[[thread]]") || text.contains("[[guest]]") {
         return load("test.toml", text).unwrap_or_else(|e| panic!("{e}"));
