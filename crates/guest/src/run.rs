@@ -186,6 +186,7 @@ impl GuestKernel {
             self.end_spin(host, v, t);
         }
         match step {
+            TaskStep::Compute { work: 0 } => {}
             TaskStep::Compute { .. } | TaskStep::ComputeWall { .. } | TaskStep::Memory { .. } => {
                 return Then::Return(self.run(host, v, step));
             }

@@ -232,12 +232,13 @@ impl Sys for GuestSys<'_> {
         self.os.lock_freed(self.host, task.0, first);
     }
 
-    fn hold_lock(&mut self, task: TaskId, held: bool) {
-        let Some(thread) = self.os.threads.get_mut(task.idx()) else { return };
+    fn hold_lock(&mut self, task: TaskId, held: bool) -> bool {
+        let Some(thread) = self.os.threads.get_mut(task.idx()) else { return false };
         match held {
             true => thread.lock_depth += 1,
             false => thread.lock_depth = thread.lock_depth.saturating_sub(1),
         }
+        thread.lock_depth == 0 && self.os.vcpus[self.v].need_resched
     }
 
     fn finish(&mut self) {

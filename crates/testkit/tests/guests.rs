@@ -231,6 +231,72 @@ fn cut_memory_steps_go_on() {
     assert!(beside < alone && beside * 100 > alone * 90, "{beside} of {alone}");
 }
 
+/// A guest's kernel preempts no thread that holds a spin lock, not even for a real-time thread.
+#[test]
+fn a_lock_holder_is_not_preempted_in_its_guest() {
+    let run = |lock: &str, unlock: &str| {
+        let text = format!(
+            "[[guest]]\nname = 'g'\n\
+             [[guest.program.thread]]\nname = 'holder'\nops = [{{ loop = {{ ops = [\
+             {lock} {{ compute = '20ms' }} {unlock}] }} }}]\n\
+             [[guest.program.thread]]\nname = 'rt'\npolicy = {{ fifo = 10 }}\n\
+             ops = [{{ loop = {{ ops = [{{ sleep = '1ms' }}, {{ compute = '10us' }}] }} }}]\n"
+        );
+        guests(&run_on("1n2c", &text, 500))[0].stats().wakeup_latency.permille(500)
+    };
+    let free = run("", "");
+    let held = run("{ spin_lock = 'l' },", ", { spin_unlock = 'l' }");
+    assert!(free < MS / 10 && held > 10 * MS, "{free}, {held}");
+}
+
+/// Each price of the cost table's group `guest` has an effect.
+#[test]
+fn prices_have_effects() {
+    let run = |workload: &str, change: &dyn Fn(&mut Machine)| {
+        let mut machine = Machine::resolve("x3850x5").unwrap();
+        change(&mut machine);
+        let mut k = kernel_with_calls(machine, workload, 1);
+        assert_eq!(k.run(Some(300 * MS)), Stop::Finished);
+        k
+    };
+    let pingpong = "pingpong,vms=1,vcpus=2";
+    let hogs = "hogs,tasks=4,vms=1,vcpus=2";
+    let same = |_: &mut Machine| {};
+    let rate = |workload: &str, change: &dyn Fn(&mut Machine)| work(&run(workload, change));
+    assert!(rate(pingpong, &|m| m.costs.guest.halt_ns *= 10) < rate(pingpong, &same));
+    assert!(rate(pingpong, &|m| m.costs.guest.ipi_ns *= 10) < rate(pingpong, &same));
+    assert!(rate(pingpong, &|m| m.costs.guest.inject_ns *= 10) < rate(pingpong, &same));
+    assert!(rate(hogs, &|m| m.costs.guest.timer_ns *= 100) < rate(hogs, &same));
+    let locks = format!("lock_holder,threads=8,vcpus=8,vms=2,{OLD}");
+    let exits = |change: &dyn Fn(&mut Machine)| guests(&run(&locks, change))[0].stats().exits.pause;
+    let window = |factor: u64| exits(&move |m| m.costs.guest.ple_window_ns *= factor);
+    let pauses = [1, 10, 100].map(window);
+    assert!(pauses[0] > pauses[1] && pauses[1] > pauses[2], "{pauses:?}");
+    assert_eq!(exits(&|m| m.ple = false), 0);
+    let slow = rate(&locks, &|m| m.costs.guest.pause_ns *= 30);
+    assert!(slow < rate(&locks, &same));
+    let pv = "lock_holder,threads=8,vcpus=8,vms=2";
+    let halts = |ns: u64| {
+        let change = move |m: &mut Machine| (m.ple, m.costs.guest.pv_spin_ns) = (false, ns);
+        guests(&run(pv, &change))[0].stats().exits.halt
+    };
+    assert!(halts(10_000) > halts(3_000_000));
+}
+
+/// The report of a deadlock names the threads in the guest.
+#[test]
+fn a_deadlock_in_a_guest_is_reported() {
+    let text = "[[guest]]\nname = 'g'\nvcpus = 2\n\
+         [[guest.program.thread]]\nname = 'w'\nops = [{ compute = '1ms' }, { sem_wait = 's' }]\n";
+    let (_, stop) = run("1n2c", text, 1000);
+    let Stop::Deadlock { waiting } = stop else { panic!("{stop:?}") };
+    assert_eq!(waiting.len(), 2);
+    assert!(
+        waiting[0].starts_with("g-vcpu0[") && waiting[0].contains("guest g: w: "),
+        "{waiting:?}"
+    );
+}
+
 fn traced(workload: &str, seed: u64) -> (u64, u64) {
     let mut k = kernel_as_run(Machine::resolve("2n4c").unwrap(), workload, seed);
     k.run(Some(200 * MS));

@@ -268,8 +268,11 @@ pub trait Sys {
         self.stop_spin(task);
     }
     /// Tells the kernel that the task begins (`held`) or ends to wait for and hold a spin lock. A
-    /// kernel whose spin lock it is does not preempt the task meanwhile.
-    fn hold_lock(&mut self, _task: TaskId, _held: bool) {}
+    /// kernel whose spin lock it is does not preempt the task meanwhile. Returns whether the kernel
+    /// wants to preempt the task now.
+    fn hold_lock(&mut self, _task: TaskId, _held: bool) -> bool {
+        false
+    }
     /// Records what runs on a virtual CPU, for the trace.
     fn guest_run(&mut self, _run: GuestRun) {}
     /// Names a guest, or a thread of it, for the trace.

@@ -286,8 +286,9 @@ impl Sys for Mock {
         assert!(count > 0, "nobody spins");
         self.next_spinner.map(|next| next.min(count - 1))
     }
-    fn hold_lock(&mut self, task: TaskId, held: bool) {
+    fn hold_lock(&mut self, task: TaskId, held: bool) -> bool {
         self.calls.push(format!("hold {task} {held}"));
+        false
     }
     fn fork(&mut self, parent: Option<TaskId>, spec: TaskSpec) -> Result<TaskId, SysError> {
         if self.refuse_forks {

@@ -50,9 +50,11 @@ impl Executor {
             return Flow::Next;
         }
         lock.owner = None;
-        sys.hold_lock(self.threads[t].task, false);
+        let preempt = sys.hold_lock(self.threads[t].task, false);
+        // A step without work lets the kernel preempt the thread here.
+        let then = if preempt { Flow::Yield(TaskStep::Compute { work: 0 }) } else { Flow::Next };
         if lock.waiters.is_empty() {
-            return Flow::Next;
+            return then;
         }
         let mut spinners = lock.waiters.iter().map(|w| self.threads[*w as usize].task);
         match sys.next_spinner(&mut spinners).and_then(|next| lock.waiters.remove(next)) {
@@ -67,7 +69,7 @@ impl Executor {
                 }
             }
         }
-        Flow::Next
+        then
     }
 
     /// If the thread spins for a spin lock that is free, takes the lock and returns true.
