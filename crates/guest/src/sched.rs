@@ -14,7 +14,7 @@ use scxlab_machine::id::{CpuId, Nanos};
 
 use crate::interrupt::Irq;
 use crate::run::rank;
-use crate::{GuestKernel, QueueKey, State};
+use crate::{Guest, GuestKernel, QueueKey, State};
 
 /// Time for which a thread runs before others of its rank do (`sched_base_slice`).
 const SLICE_NS: Nanos = 3_000_000;
@@ -30,6 +30,14 @@ pub(crate) fn weight(policy: Policy, nice: i8) -> u64 {
     match policy {
         Policy::Idle => 3,
         _ => NICE_TO_WEIGHT[(i32::from(nice).clamp(-20, 19) + 20) as usize],
+    }
+}
+
+impl Guest {
+    /// Checks that each thread is in one run queue, current on one vCPU, or neither, as its state
+    /// says.
+    pub fn check_threads(&self) -> Result<(), String> {
+        self.os.check_threads()
     }
 }
 
@@ -301,6 +309,29 @@ impl GuestKernel {
         self.vcpus[from].queue.remove(&key);
         self.migrate(key.2, v);
         true
+    }
+
+    /// Checks that each thread is where its state says.
+    fn check_threads(&self) -> Result<(), String> {
+        for (t, thread) in (0..).zip(&self.threads) {
+            let queued = |vcpu: &&crate::Vcpu| vcpu.queue.iter().any(|key| key.2 == t);
+            let queues = self.vcpus.iter().filter(queued).count();
+            let currents = self.vcpus.iter().filter(|vcpu| vcpu.current == Some(t)).count();
+            let expected = match thread.state {
+                State::Running => (0, 1),
+                State::Waiting => (1, 0),
+                State::Sleeping | State::Gone => (0, 0),
+            };
+            if (queues, currents) != expected {
+                let (name, state) = (&thread.name, thread.state);
+                let found = format!("is in {queues} queues and current on {currents} vCPUs");
+                return Err(format!("thread {name} is {state:?}, {found}"));
+            }
+            if queues == 1 && !self.vcpus[thread.vcpu].queue.contains(&self.key(t)) {
+                return Err(format!("thread {} is queued under another key", thread.name));
+            }
+        }
+        Ok(())
     }
 
     /// Changes what orders a thread in its queue, and reconsiders who runs.

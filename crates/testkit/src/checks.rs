@@ -6,6 +6,7 @@
 //! share code with the kernel.
 //! Each family of laws has its own file, and a canary breaks each law (see `canary.rs`).
 
+mod guests;
 mod idle;
 mod memory;
 mod places;
@@ -52,6 +53,7 @@ impl LawChecker {
     pub fn look(&mut self, k: &Kernel) {
         places::check(k, &mut self.broken);
         memory::check(k, &mut self.broken);
+        guests::check(k, &mut self.broken);
         time::check(k, self.contract.long_paths, &mut self.broken);
         if let Some(grace) = self.contract.idle_grace {
             self.idle.check(k, grace, &mut self.broken);

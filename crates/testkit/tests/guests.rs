@@ -15,7 +15,6 @@ const MS: u64 = 1_000_000;
 fn run(machine: &str, workload: &str, ms: u64) -> (Kernel, Stop) {
     let mut k = kernel_with_calls(Machine::resolve(machine).unwrap(), workload, 1);
     let stop = k.run(Some(ms * MS));
-    assert_times_add_up(&k);
     checks::after(&k);
     (k, stop)
 }
@@ -29,22 +28,6 @@ fn run_on(machine: &str, workload: &str, ms: u64) -> Kernel {
 
 fn report(k: &Kernel, guest: usize) -> GuestReport {
     guests(k)[guest].report(k, k.now)
-}
-
-/// Each vCPU's times add up to its lifetime, and its steal is the host's wait for it. A thread's
-/// time on a CPU is time of a vCPU.
-fn assert_times_add_up(k: &Kernel) {
-    for guest in guests(k) {
-        let report = guest.report(k, k.now);
-        for (vcpu, lifetime) in report.vcpus.iter().zip(guest.lifetimes(k.now)) {
-            let t = vcpu.times;
-            let sum = t.user + t.spin + t.kernel + t.idle + t.steal;
-            assert_eq!(sum, lifetime, "{vcpu:?}");
-        }
-        let of_threads: u64 = report.threads.iter().map(|thread| thread.times.run).sum();
-        let of_vcpus: u64 = report.vcpus.iter().map(|v| v.times.user + v.times.spin).sum();
-        assert_eq!(of_threads, of_vcpus, "{report:?}");
-    }
 }
 
 fn work(k: &Kernel) -> u64 {
@@ -184,6 +167,29 @@ fn a_guest_has_priorities() {
     assert!((88..=92).contains(&run(2)), "{report:?}");
     let ratio = run(0) * 100 / run(1);
     assert!((280..330).contains(&ratio), "nice 5 has a third of the weight: {ratio}");
+}
+
+/// The host's accounts of the vCPU tasks agree with the guest's own, up to the host's own work: its
+/// switches, and the interrupts of its CPUs.
+#[test]
+fn host_and_guest_agree() {
+    for workload in [
+        "hogs,tasks=5,vms=2,vcpus=2",
+        "sleepers,tasks=6,vms=3,vcpus=3",
+        "lock_holder,vms=2,vcpus=4,unmap=3",
+        "schbench,vms=2,vcpus=4",
+    ] {
+        let k = run_on("1n4c", workload, 1000);
+        for vcpu in guests(&k).iter().flat_map(|guest| guest.report(&k, k.now).vcpus) {
+            let task = &k.tasks[vcpu.task].account;
+            let times = vcpu.times;
+            let inside = times.user + times.spin + times.kernel;
+            let switches = task.switches_voluntary + task.switches_involuntary;
+            let slack = (switches + 1000) * 5_000;
+            assert!(inside.abs_diff(task.run_ns) < slack, "{workload}: {vcpu:?}, {task:?}");
+            assert!(slack < 100 * MS, "{workload}: a useful bound");
+        }
+    }
 }
 
 /// Regions of a guest are pages of the host, which conserves them while steps are cut.
@@ -359,7 +365,6 @@ fn random_guests_keep_all_laws() {
             watch.look(&k);
             assert!(watch.broken.is_empty(), "seed {seed}: {:#?}", watch.broken);
             assert!(k.end.stop.is_none(), "seed {seed}: {:?}", k.end.stop);
-            assert_times_add_up(&k);
         }
     }
 }

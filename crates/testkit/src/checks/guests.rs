@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Guests' time adds up: each nanosecond of a vCPU's life is in one account, what was stolen from it
+//! is what its task waited for a CPU, and its threads have its time. Each thread that waits is in
+//! one run queue.
+
+use super::Violation;
+use scxlab_guest::Guest;
+use scxlab_kernel::Kernel;
+use scxlab_kernel::behavior::Sys;
+use scxlab_machine::id::Nanos;
+use scxlab_workload::exec::guests;
+
+const LAW: &str = "guest time adds up";
+
+/// Longest time by which a task's wait may be ahead of its vCPU's account: the clock of the CPU
+/// that it left may be ahead of that of the CPU on which it goes on.
+const CLOCK_LEAD_NS: Nanos = 100_000;
+
+pub(super) fn check(k: &Kernel, broken: &mut Vec<Violation>) {
+    for guest in guests(k) {
+        let mut say = |what: String| {
+            let what = format!("guest {}: {what}", guest.config().name);
+            broken.push(Violation { law: LAW, at: k.now, what });
+        };
+        times(k, guest, &mut say);
+        if let Err(wrong) = guest.check_threads() {
+            say(wrong);
+        }
+    }
+}
+
+fn times(k: &Kernel, guest: &Guest, say: &mut impl FnMut(String)) {
+    let report = guest.report(k, k.now);
+    for (vcpu, lifetime) in report.vcpus.iter().zip(guest.lifetimes(k.now)) {
+        let t = vcpu.times;
+        let sum = t.user + t.spin + t.kernel + t.idle + t.steal;
+        if sum != lifetime {
+            say(format!("{} has lived for {lifetime} ns and has {t:?}", vcpu.name));
+        }
+        let exited = k.tasks.get(vcpu.task).is_none_or(|task| task.name != vcpu.name);
+        let waited = if exited { t.steal } else { k.run_delay(vcpu.task) };
+        if waited < t.steal || waited - t.steal > CLOCK_LEAD_NS {
+            say(format!("{} has waited {waited} ns and lost {} ns", vcpu.name, t.steal));
+        }
+    }
+    let of_threads: Nanos = report.threads.iter().map(|thread| thread.times.run).sum();
+    let of_vcpus: Nanos = report.vcpus.iter().map(|v| v.times.user + v.times.spin).sum();
+    if of_threads != of_vcpus {
+        say(format!("threads have run for {of_threads} ns, vCPUs for {of_vcpus} ns"));
+    }
+}
