@@ -153,7 +153,7 @@ fn touching_and_io() {
          { touch = { size = 1000000 } }, { touch = { size = 1000000, kind = 'read', pattern = 'random' } },\
          { touch = { size = 100000, kind = 'chase', stride = 4096, count = 5000 } },\
          { touch = { size = 100000, kind = 'chase', pattern = 'random', count = 5000 } },\
-         { io = { bytes = 100000, null = true } }, { io = { bytes = 1 } }, { count = 1 }]",
+         { io = { bytes = 100000, null = true } }, { io = { bytes = 1 } }, 'unmap', { count = 1 }]",
     );
     assert_eq!(report.work_units(), 1);
     // The second `io` sleeps for the device's default latency, 100 us, so the thread must end at
