@@ -31,6 +31,8 @@ mod run;
 mod sched;
 mod spin;
 mod sys;
+#[cfg(test)]
+mod tests;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -15,8 +15,9 @@ use crate::interrupt::Irq;
 use crate::run::FIRST_VRUNTIME;
 use crate::{GuestKernel, State, Thread, Timer};
 
-/// Bits of a thread's number in the keys of random streams.
-const THREAD_BITS: u32 = 20;
+/// Bits of a thread's number. In the keys of random streams, the guest's number is above them, so
+/// that no key is that of a task of the host (`MAX_TASKS`).
+const THREAD_BITS: u32 = 18;
 
 /// A guest's kernel while a vCPU executes it.
 pub(crate) struct GuestSys<'a> {
@@ -77,6 +78,9 @@ impl Sys for GuestSys<'_> {
         }
         self.charge(self.os.machine.costs.syscall.fork_ns);
         let t = self.os.free.pop().unwrap_or(self.os.threads.len() as u32);
+        if t >> THREAD_BITS > 0 {
+            return Err(SysError::NoMemory);
+        }
         self.host.guest_name(self.os.config.number, Some(t), &spec.name);
         let thread = Thread {
             name: spec.name,

@@ -99,9 +99,12 @@ fn starved_threads_of_guests_are_named() {
     assert!(starved.name.contains("starved") && starved.wait_ns > 90 * MS, "{starved:?}");
 }
 
-/// The guests' events of a run, each with the name of its thread.
+/// Events of guests, each with the name of its thread.
+type Seen = Vec<(Event, Option<String>)>;
+
+/// The guests' events of a run.
 #[derive(Default)]
-struct GuestRuns(Arc<Mutex<Vec<(Event, Option<String>)>>>);
+struct GuestRuns(Arc<Mutex<Seen>>);
 
 impl Sink for GuestRuns {
     fn event(&mut self, event: &Event, names: &Names) {

@@ -54,17 +54,32 @@ pub fn kernel_with_calls(machine: Machine, text: &str, seed: u64) -> Kernel {
 /// As `kernel_with_calls`, with the default perturbation of `scxlab run`: each thread starts at a
 /// random offset of up to 1 ms, and each computation is up to 1 % longer or shorter.
 pub fn kernel_as_run(machine: Machine, text: &str, seed: u64) -> Kernel {
+    kernel_of(machine, &workload(text), seed)
+}
+
+/// As `kernel_as_run`, for a program.
+pub fn kernel_of(machine: Machine, program: &Program, seed: u64) -> Kernel {
     let costs = SyscallCosts::from_lookup(|name| machine.costs.workload_ns(name));
     let perturb = Perturb { start_offset_max: 1_000_000, compute_noise_permille: 10 };
-    boot(machine, text, seed, costs, perturb)
+    boot_program(machine, program, seed, costs, perturb)
 }
 
 fn boot(machine: Machine, text: &str, seed: u64, costs: SyscallCosts, perturb: Perturb) -> Kernel {
+    boot_program(machine, &workload(text), seed, costs, perturb)
+}
+
+fn boot_program(
+    machine: Machine,
+    program: &Program,
+    seed: u64,
+    costs: SyscallCosts,
+    perturb: Perturb,
+) -> Kernel {
     let machine = Arc::new(machine);
     let nr_cpus = machine.topology.nr_cpus() as u32;
     let nodes = scxlab_lab::sim::nodes(&machine);
     let config = ExecConfig { nr_cpus, costs, perturb, nodes, ..Default::default() };
-    let behavior = behavior(&workload(text), config, &machine).unwrap_or_else(|e| panic!("{e}"));
+    let behavior = behavior(program, config, &machine).unwrap_or_else(|e| panic!("{e}"));
     let limits = Limits::default();
     let setup = Setup { machine, seed, limits, tracer: Default::default(), mem_size: MEM_SIZE };
     Kernel::boot(setup, behavior).unwrap_or_else(|e| panic!("{e}"))

@@ -6,9 +6,12 @@ use scxlab_kernel::Kernel;
 use scxlab_kernel::kernel::Stop;
 use scxlab_machine::{Machine, Stream};
 use scxlab_testkit::checks::{self, Contract, LawChecker};
-use scxlab_testkit::machines::{LOADS, load};
-use scxlab_testkit::sim::{attach_shipped, kernel, kernel_as_run, kernel_with_calls, region_pages};
+use scxlab_testkit::machines::{self, LOADS};
+use scxlab_testkit::sim::{
+    attach_shipped, kernel, kernel_as_run, kernel_of, kernel_with_calls, region_pages,
+};
 use scxlab_workload::exec::guests;
+use scxlab_workload::{WorkloadArg, load, parse_workload_arg};
 
 const MS: u64 = 1_000_000;
 
@@ -59,6 +62,51 @@ fn programs_end_in_a_guest() {
             assert_eq!(work(&k), work(&bare) * guests(&k).len() as u64, "{load},{guest}");
         }
     }
+}
+
+/// Each shipped workload file, and an rt-app file, runs in a guest as it is.
+#[test]
+fn files_run_in_a_guest_unchanged() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|e| e == "toml")).collect();
+    files.sort();
+    let text = |path: &std::path::Path| std::fs::read_to_string(path).unwrap();
+    let mut programs: Vec<_> = files
+        .iter()
+        .map(|path| load(&path.to_string_lossy(), &text(path)).map_err(|e| e.to_string()))
+        .collect();
+    let rtapp = r#"{ "tasks": { "t": { "loop": -1, "instance": 3, "run": 1000, "sleep": 500 } } }"#;
+    programs.push(load("demo.json", rtapp).map_err(|e| e.to_string()));
+    let mut ran = 0;
+    for program in programs {
+        let program = match program {
+            Ok(program) if program.guests.is_empty() => program,
+            Ok(_) => continue,
+            Err(error) if error.contains("this workload cannot name files") => continue,
+            Err(error) => panic!("{error}"),
+        };
+        let name = program.name.clone();
+        let line = "f.toml,vms=1,vcpus=8,vm.memory=16GiB";
+        let Ok(WorkloadArg::File { guests: Some(line), .. }) = parse_workload_arg(line) else {
+            panic!("guests of a file")
+        };
+        let machine = Machine::resolve("2n8c").unwrap();
+        let nodes = program.regions.iter().any(|region| region.populate.is_some());
+        let mut k = match program.into_guests(*line) {
+            Ok(program) if !nodes => kernel_of(machine, &program, 1),
+            // A guest has one memory node.
+            Ok(_) => continue,
+            Err(error) => panic!("{name}: {error}"),
+        };
+        let stop = k.run(Some(200 * MS));
+        assert!(matches!(stop, Stop::Finished | Stop::AllExited), "{name}: {stop:?}");
+        checks::after(&k);
+        assert!(report(&k, 0).vcpus.iter().any(|vcpu| vcpu.switches > 0), "{name}");
+        ran += 1;
+    }
+    assert!(ran >= 10, "{ran} files ran");
 }
 
 const OLD: &str = "vm.spinlock=ticket,vm.pv_spinlock=no,vm.pv_tlb_flush=no";
@@ -335,7 +383,7 @@ fn random_guests(seed: u64, cpus: u64) -> String {
             rng.below(3) * 20,
         );
         let kind = LOADS[rng.below(LOADS.len() as u64) as usize];
-        let inner = load(kind, seed + n, vcpus);
+        let inner = machines::load(kind, seed + n, vcpus);
         text += &inner
             .replace("[[thread]]", "[[guest.program.thread]]")
             .replace("[[cgroup]]", "[[guest.program.cgroup]]");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Guests' time adds up: each nanosecond of a vCPU's life is in one account, what was stolen from it
-//! is what its task waited for a CPU, and its threads have its time. Each thread that waits is in
-//! one run queue.
+//! Guests' time adds up: each nanosecond of a vCPU's life is in one account, what was stolen from
+//! it is what its task waited for a CPU, and its threads have its time. Each thread that waits is
+//! in one run queue.
 
 use super::Violation;
 use scxlab_guest::Guest;

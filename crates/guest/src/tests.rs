@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Unit tests of a guest's kernel on a host whose time a test advances by hand.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use scxlab_kernel::behavior::{
+    Behavior, CgroupSpec, GuestRun, Policy, Sys, SysError, TaskSpec, TaskStep,
+};
+use scxlab_machine::Machine;
+use scxlab_machine::cpumask::CpuMask;
+use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+
+use crate::{Guest, GuestConfig, SpinLocks};
+
+const US: Nanos = 1_000;
+const MS: Nanos = 1_000_000;
+
+/// A host without CPUs: a test calls the steps itself.
+#[derive(Default)]
+struct Host {
+    now: Nanos,
+    tasks: u32,
+    /// Work that is left of a step that the test cut, by vCPU.
+    rest: BTreeMap<u32, Nanos>,
+    delay: BTreeMap<u32, Nanos>,
+    /// vCPUs that are not on a CPU.
+    preempted: BTreeSet<u32>,
+    /// The class does this with directed yields.
+    yields: bool,
+    calls: Vec<String>,
+}
+
+impl Host {
+    fn calls(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.calls)
+    }
+}
+
+impl Sys for Host {
+    fn now(&self) -> Nanos {
+        self.now
+    }
+    fn this_cpu(&self) -> CpuId {
+        CpuId(0)
+    }
+    fn cpu_of(&self, _: TaskId) -> CpuId {
+        CpuId(0)
+    }
+    fn nr_cpus(&self) -> u32 {
+        1
+    }
+    fn wake(&mut self, task: TaskId, _: bool) -> bool {
+        self.calls.push(format!("wake {task}"));
+        true
+    }
+    fn stop_spin(&mut self, task: TaskId) {
+        self.calls.push(format!("stop {task}"));
+    }
+    fn fork(&mut self, _: Option<TaskId>, _: TaskSpec) -> Result<TaskId, SysError> {
+        self.tasks += 1;
+        Ok(TaskId(self.tasks - 1))
+    }
+    fn charge(&mut self, cost: Nanos) {
+        self.now += cost;
+    }
+    fn post(&mut self, _: Nanos, _: CpuId, _: u64) {}
+    fn set_affinity(&mut self, _: TaskId, _: &CpuMask) -> Result<(), SysError> {
+        Ok(())
+    }
+    fn set_nice(&mut self, _: TaskId, _: i8) -> Result<(), SysError> {
+        Ok(())
+    }
+    fn set_policy(&mut self, _: TaskId, _: Policy) -> Result<(), SysError> {
+        Ok(())
+    }
+    fn set_footprint(&mut self, _: TaskId, _: u64) {}
+    fn mkdir(&mut self, _: CgroupId, _: &str, _: CgroupSpec) -> Result<CgroupId, SysError> {
+        Ok(CgroupId(1))
+    }
+    fn rmdir(&mut self, _: CgroupId) -> Result<(), SysError> {
+        Ok(())
+    }
+    fn set_cgroup(&mut self, _: CgroupId, _: CgroupSpec) -> Result<(), SysError> {
+        Ok(())
+    }
+    fn set_cpuset(&mut self, _: CgroupId, _: Option<&CpuMask>) -> Result<(), SysError> {
+        Ok(())
+    }
+    fn set_xattr(&mut self, _: CgroupId, _: &str, _: &[u8]) -> Result<(), SysError> {
+        Ok(())
+    }
+    fn move_to_cgroup(&mut self, _: TaskId, _: CgroupId) -> Result<(), SysError> {
+        Ok(())
+    }
+    fn set_cpu_online(&mut self, _: CpuId, _: bool) -> Result<(), SysError> {
+        Ok(())
+    }
+    fn random(&mut self, _: &'static str, _: TaskId) -> u64 {
+        0
+    }
+    fn count_work(&mut self, _: TaskId, _: u64) {}
+    fn kick(&mut self, task: TaskId) {
+        self.calls.push(format!("kick {task}"));
+    }
+    fn cut_rest(&mut self, task: TaskId) -> Nanos {
+        self.rest.remove(&task.0).unwrap_or(0)
+    }
+    fn run_delay(&self, task: TaskId) -> Nanos {
+        self.delay.get(&task.0).copied().unwrap_or(0)
+    }
+    fn is_on_cpu(&self, task: TaskId) -> bool {
+        !self.preempted.contains(&task.0)
+    }
+    fn yield_to(&mut self, task: TaskId) -> bool {
+        self.calls.push(format!("yield to {task}"));
+        self.yields
+    }
+    fn guest_run(&mut self, _: GuestRun) {}
+    fn finish(&mut self) {}
+}
+
+/// What a thread of the script does next.
+#[derive(Clone, Copy)]
+enum Act {
+    Step(TaskStep),
+    Wake(u32),
+    Lock,
+}
+
+/// A program in which each thread does what its list says, then exits.
+struct Script(Vec<VecDeque<Act>>);
+
+impl Behavior for Script {
+    fn start(&mut self, sys: &mut dyn Sys) {
+        for n in 0..self.0.len() {
+            let leader = (n > 0).then_some(TaskId(0));
+            let spec = TaskSpec { thread_group_of: leader, ..TaskSpec::normal(&format!("t{n}")) };
+            assert_eq!(sys.fork(None, spec), Ok(TaskId(n as u32)));
+        }
+    }
+    fn step(&mut self, sys: &mut dyn Sys, task: TaskId) -> TaskStep {
+        loop {
+            match self.0[task.idx()].pop_front() {
+                // A spin that nobody ends is asked for again.
+                Some(Act::Step(TaskStep::Spin)) => {
+                    self.0[task.idx()].push_front(Act::Step(TaskStep::Spin));
+                    return TaskStep::Spin;
+                }
+                Some(Act::Step(step)) => return step,
+                Some(Act::Wake(other)) => {
+                    sys.wake(TaskId(other), false);
+                }
+                Some(Act::Lock) => {
+                    sys.hold_lock(task, true);
+                }
+                None => return TaskStep::Exit,
+            }
+        }
+    }
+    fn on_timer(&mut self, _: &mut dyn Sys, _: u64) {}
+    fn unit(&self) -> &str {
+        "nothing"
+    }
+    fn waits_for(&self, _: TaskId) -> Option<String> {
+        None
+    }
+}
+
+const COMPUTE: Act = Act::Step(TaskStep::Compute { work: 10 * MS });
+const SPIN: Act = Act::Step(TaskStep::Spin);
+const BLOCK: Act = Act::Step(TaskStep::Block);
+
+/// Boots a guest in which thread n of `threads` is on vCPU n, and calls each vCPU's first step.
+fn boot(host: &mut Host, pv: bool, ple: bool, threads: &[&[Act]]) -> Guest {
+    let mut machine = Machine::resolve("4c").unwrap();
+    machine.ple = ple;
+    let config = GuestConfig {
+        name: "g".to_owned(),
+        number: 0,
+        cpus: vec![None; threads.len()],
+        nice: 0,
+        memory: None,
+        spin_locks: SpinLocks::Queued,
+        pv_spin_locks: pv,
+        pv_tlb_flush: pv,
+        halt_poll: 0,
+    };
+    let script = threads.iter().map(|acts| acts.iter().copied().collect()).collect();
+    let mut guest = Guest::new(config, Arc::new(machine), Box::new(Script(script)));
+    guest.boot(host, vec![CgroupId(0); threads.len()]).unwrap();
+    for v in 0..threads.len() as u32 {
+        guest.step(host, v);
+    }
+    guest
+}
+
+#[test]
+fn a_cut_step_goes_on() {
+    let mut host = Host::default();
+    let mut guest = boot(&mut host, false, false, &[&[COMPUTE]]);
+    host.now += 4 * MS;
+    host.rest.insert(0, 6 * MS);
+    assert_eq!(guest.step(&mut host, 0), TaskStep::Compute { work: 6 * MS });
+    host.now += 6 * MS;
+    assert_eq!(guest.step(&mut host, 0), TaskStep::Exit, "the last thread has exited");
+    assert_eq!(guest.report(&host, host.now).threads[0].times.run, 10 * MS);
+}
+
+#[test]
+fn time_off_the_cpu_is_stolen_from_the_thread() {
+    let mut host = Host::default();
+    let mut guest = boot(&mut host, false, false, &[&[COMPUTE, COMPUTE]]);
+    host.now += 13 * MS;
+    host.delay.insert(0, 3 * MS);
+    guest.step(&mut host, 0);
+    let report = guest.report(&host, host.now);
+    let (vcpu, thread) = (report.vcpus[0].times, report.threads[0].times);
+    assert_eq!((vcpu.user, vcpu.steal), (10 * MS, 3 * MS));
+    assert_eq!((thread.run, thread.steal), (10 * MS, 3 * MS));
+}
+
+#[test]
+fn a_wakeup_wakes_a_halted_vcpu_once() {
+    let mut host = Host::default();
+    let mut guest =
+        boot(&mut host, false, false, &[&[COMPUTE, Act::Wake(1), COMPUTE], &[BLOCK, COMPUTE]]);
+    assert_eq!(guest.stats().exits.halt, 1);
+    host.calls();
+    host.now += 10 * MS;
+    guest.step(&mut host, 0);
+    assert_eq!(host.calls(), ["wake 1"]);
+    assert_eq!(guest.stats().exits.ipi, 1);
+    host.now += US;
+    assert_eq!(guest.step(&mut host, 1), TaskStep::Compute { work: 10 * MS });
+}
+
+#[test]
+fn the_last_exit_powers_off() {
+    let mut host = Host::default();
+    let mut guest = boot(&mut host, false, false, &[&[COMPUTE], &[]]);
+    host.calls();
+    host.now += 10 * MS;
+    assert_eq!(guest.step(&mut host, 0), TaskStep::Exit);
+    assert_eq!(host.calls(), ["wake 1"], "the idle vCPU comes to its exit");
+    assert_eq!(guest.step(&mut host, 1), TaskStep::Exit);
+}
+
+/// The candidates of a directed yield are vCPUs that wait for a CPU, in turn; one that spins counts
+/// every second time.
+#[test]
+fn a_pause_loop_exit_yields_to_a_preempted_vcpu() {
+    let mut host = Host::default();
+    let threads: [&[Act]; 5] = [&[SPIN], &[SPIN], &[COMPUTE], &[BLOCK], &[COMPUTE]];
+    let mut guest = boot(&mut host, false, true, &threads);
+    host.calls();
+    host.preempted.extend([1, 2, 3]);
+    host.yields = true;
+    let mut exits = |host: &mut Host| {
+        host.now += 5 * MS;
+        assert!(matches!(guest.step(host, 0), TaskStep::SpinFor { .. }));
+        host.calls().into_iter().filter(|call| call.starts_with("yield")).collect::<Vec<_>>()
+    };
+    assert_eq!(exits(&mut host), ["yield to 1"]);
+    assert_eq!(exits(&mut host), ["yield to 2"], "after the last one that was boosted");
+    assert_eq!(exits(&mut host), ["yield to 2"], "vCPU 1 spins and is passed over");
+    assert_eq!(exits(&mut host), ["yield to 1"]);
+    host.yields = false;
+    host.preempted.extend([4]);
+    assert_eq!(exits(&mut host), ["yield to 2", "yield to 4"]);
+}
+
+#[test]
+fn a_waiter_for_a_paravirtual_lock_halts_and_is_woken() {
+    let mut host = Host::default();
+    let mut guest = boot(&mut host, true, false, &[&[Act::Lock, SPIN], &[COMPUTE]]);
+    let pause = guest.step(&mut host, 0);
+    assert!(matches!(pause, TaskStep::SpinFor { .. }), "{pause:?}");
+    host.now += MS / 2;
+    assert!(matches!(guest.step(&mut host, 0), TaskStep::SleepUntil(_)));
+    host.calls();
+    guest.os.lock_freed(&mut host, 0, false);
+    assert!(host.calls().is_empty(), "only the first waiter is woken");
+    guest.os.lock_freed(&mut host, 0, true);
+    assert_eq!(host.calls(), ["wake 0"]);
+}
+
+#[test]
+fn a_flush_waits_for_vcpus_of_the_process() {
+    let flush = Act::Step(TaskStep::FlushTlb);
+    for pv in [false, true] {
+        let mut host = Host::default();
+        let mut guest =
+            boot(&mut host, pv, false, &[&[COMPUTE, flush, COMPUTE], &[COMPUTE], &[BLOCK]]);
+        host.calls();
+        host.preempted.insert(1);
+        host.now += 10 * MS;
+        let step = guest.step(&mut host, 0);
+        if pv {
+            assert_eq!(step, TaskStep::Compute { work: 10 * MS });
+            assert!(host.calls().is_empty());
+            continue;
+        }
+        assert_eq!((step, host.calls()), (TaskStep::Spin, vec!["kick 1".to_owned()]));
+        host.rest.insert(1, MS);
+        assert_eq!(guest.step(&mut host, 1), TaskStep::Compute { work: MS });
+        assert_eq!(host.calls(), ["stop 0"]);
+        assert_eq!(guest.step(&mut host, 0), TaskStep::Compute { work: 10 * MS });
+    }
+}
