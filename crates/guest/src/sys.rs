@@ -213,12 +213,14 @@ impl Sys for GuestSys<'_> {
     }
 
     fn access_new(&mut self, access: Access) -> Result<AccessId, SysError> {
-        self.os.memory.as_ref().ok_or(SysError::Invalid)?.access(self.host, access)
+        self.os.memory.as_mut().ok_or(SysError::Invalid)?.access(access)
     }
 
     fn set_access(&mut self, task: TaskId, access: AccessId) {
+        let Some(memory) = &mut self.os.memory else { return };
+        let access = memory.at_host(self.host, task.0, access);
         if let Some(thread) = self.os.threads.get_mut(task.idx()) {
-            thread.access = Some(access);
+            thread.access = access;
         }
     }
 

@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use scxlab_kernel::behavior::{
-    Behavior, CgroupSpec, GuestRun, Policy, Sys, SysError, TaskSpec, TaskStep,
+    Access, AccessId, Behavior, CgroupSpec, GuestRun, MemPolicy, Order, Policy, RegionId,
+    RegionSpec, Sys, SysError, TaskSpec, TaskStep,
 };
 use scxlab_machine::Machine;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
+use crate::memory::GuestMemory;
 use crate::{Guest, GuestConfig, SpinLocks};
 
 const US: Nanos = 1_000;
@@ -115,6 +117,13 @@ impl Sys for Host {
     fn yield_to(&mut self, task: TaskId) -> bool {
         self.calls.push(format!("yield to {task}"));
         self.yields
+    }
+    fn region_new(&mut self, _: RegionSpec) -> Result<RegionId, SysError> {
+        Ok(RegionId(7))
+    }
+    fn access_new(&mut self, access: Access) -> Result<AccessId, SysError> {
+        self.calls.push(format!("{:?} from page {}", access.order, access.first_page));
+        Ok(AccessId(self.calls.len() as u32))
     }
     fn guest_run(&mut self, _: GuestRun) {}
     fn finish(&mut self) {}
@@ -307,4 +316,41 @@ fn a_flush_waits_for_vcpus_of_the_process() {
         assert_eq!(host.calls(), ["stop 0"]);
         assert_eq!(guest.step(&mut host, 0), TaskStep::Compute { work: 10 * MS });
     }
+}
+
+/// A cut step goes on where its own thread stopped, so each thread has its own place in a region.
+/// Random accesses have no place.
+#[test]
+fn threads_have_their_own_places_in_a_region() {
+    let mut host = Host::default();
+    let (name, policy) = ("m".to_owned(), MemPolicy::FirstTouch);
+    let spec = RegionSpec {
+        name,
+        pages: 4096,
+        policy,
+        populate: Vec::new(),
+        huge: false,
+        merge_percent: 0,
+    };
+    let mut memory = GuestMemory::new(&mut host, spec).unwrap();
+    memory.reserve(512).unwrap();
+    let region = memory.reserve(512).unwrap();
+    let access = |order| Access {
+        region,
+        first_page: 10,
+        pages: 100,
+        order,
+        write: true,
+        memory_permille: 500,
+        period: 1024,
+        traffic: 1,
+    };
+    let sequential = memory.access(access(Order::Sequential { resume: false })).unwrap();
+    let random = memory.access(access(Order::Random)).unwrap();
+    let mut at_host = |t, id| memory.at_host(&mut host, t, id).unwrap();
+    let places = [at_host(0, sequential), at_host(1, sequential), at_host(0, sequential)];
+    assert!(places[0] != places[1] && places[0] == places[2], "{places:?}");
+    assert_eq!(at_host(0, random), at_host(1, random));
+    let sequential = "Sequential { resume: true } from page 522";
+    assert_eq!(host.calls(), [sequential, sequential, "Random from page 522"]);
 }
