@@ -326,6 +326,48 @@ fn tasks_and_memory_come_to_one_node() {
     }
 }
 
+/// Four guests of four vCPUs, whose memory lies on node `i + shift` for guest i. The scheduler
+/// places the vCPUs on the nodes in turn.
+fn real_guests(shift: u32) -> String {
+    (0..4)
+        .map(|i| {
+            let home = (i + shift) % 4;
+            format!(
+                "[[guest]]\nname = 'vm-{i}'\nvcpus = 4\n\
+                 memory = {{ size = '50MiB', huge = false, populate = '{home}' }}\n\
+                 [[guest.program.region]]\nname = 'heap'\nsize = '50MiB'\n\
+                 [[guest.program.thread]]\nname = 'worker'\nprocess = 'job'\ninstances = 4\n\
+                 ops = [{{ loop = {{ ops = [\
+                 {{ compute = {{ work = '7ms', region = 'heap', memory = 50 }} }}, \
+                 {{ sleep = '1ms' }}] }} }}]\n"
+            )
+        })
+        .collect()
+}
+
+/// The goal of the 2013 thread with guests instead of processes: each guest's vCPUs and memory come
+/// to one node. Without the counts of faults the node is another one than that of the memory.
+#[test]
+fn guests_and_their_memory_come_to_one_node() {
+    let run = |numa: &str, balancing, seed: u64| {
+        let text = real_guests(seed as u32 % 4);
+        let (mut k, _) = scheduled(&format!("fair,numa={numa}"), "4n4c1t", &text, seed);
+        k.numa_balancing = balancing;
+        k.start();
+        let places = places(&mut k, 20 * SECOND);
+        checks::after(&k);
+        places
+    };
+    let mut wrong = 0;
+    for seed in 1..=8 {
+        let with = run("consolidate+faults", NumaBalancing::Ext, seed);
+        assert!(with.iter().all(|p| p.1 >= 90 && p.2 >= 90), "seed {seed}: {with:?}");
+        let without = run("consolidate", NumaBalancing::Off, seed);
+        wrong += without.iter().filter(|p| p.1 >= 90 && p.2 < 10).count();
+    }
+    assert!(wrong > 0, "no guest was away from its memory");
+}
+
 /// As Linux 7.3 does it: the default class places tasks and pages for a while, then the scheduler
 /// is attached. Its tasks gather, and no page moves any more.
 #[test]
