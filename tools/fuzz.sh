@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Runs fuzz targets with the address sanitizer, as docs/internals/fuzzing.md describes.
 #
-#     tools/fuzz.sh run TARGET...     each for FUZZ_SECONDS, FUZZ_JOBS of them at a time
+#     tools/fuzz.sh run TARGET...     each for FUZZ_SECONDS, FUZZ_JOBS of them at a time; with
+#                                     FUZZ_SEED all inputs follow from the seed
 #     tools/fuzz.sh grow TARGET...    adds inputs of build/fuzz that reach more code to fuzz/corpus
 set -euo pipefail
 
@@ -27,14 +28,24 @@ export ASAN_SYMBOLIZER_PATH
 fuzzer() {
     local target=$1
     shift
-    "$fuzz" fuzz run --dev --fuzz-dir fuzz "$target" "$@" -timeout=600 -rss_limit_mb=4096
+    "${repeatable[@]}" "$fuzz" fuzz run --dev --fuzz-dir fuzz "$target" "$@" -timeout=600 -rss_limit_mb=4096
 }
+
+# What a run must not depend on if it is to be the same each time: addresses, keys of hash maps, and
+# when libFuzzer looks at its folder.
+repeatable=()
+options=()
+if [ -n "${FUZZ_SEED-}" ]; then
+    ! setarch -R true 2>/dev/null || repeatable=(setarch -R)
+    repeatable+=(env "LD_PRELOAD=$root/build/tools/fuzz-getrandom.so")
+    options=(-seed="$FUZZ_SEED" -reload=0)
+fi
 
 run_one() {
     local target=$1 log=$found/$1.log artifact
     mkdir -p "$found/$target"
     if fuzzer "$target" "$found/$target" "fuzz/corpus/$target" -- \
-        -max_total_time="$FUZZ_SECONDS" -print_final_stats=1 >"$log" 2>&1; then
+        -max_total_time="$FUZZ_SECONDS" -print_final_stats=1 "${options[@]}" >"$log" 2>&1; then
         echo "$target: $(awk '/^stat::number_of_executed_units/ { print $2 }' "$log") executions," \
             "$(sed -n 's/^#[0-9]*\s*DONE\s*cov: \([0-9]*\).*/\1/p' "$log") edges"
         return
@@ -66,6 +77,7 @@ case $command in
     run)
         install_pinned cargo-fuzz
         "$fuzz" fuzz build --dev --fuzz-dir fuzz
+        gcc -shared -fPIC -o build/tools/fuzz-getrandom.so tools/fuzz-getrandom.c
         printf '%s\n' "$@" | xargs -P "${FUZZ_JOBS:-1}" -n 1 "$0" run-one
         ;;
     grow)

@@ -73,6 +73,9 @@ fn parse_int_type(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u
 
 fn parse_enum(btf: &Btf, ty: TypeId, text: &str, name: &str) -> Result<Vec<u8>, ValueError> {
     let size = btf.size_of(ty).unwrap_or(4).min(8) as usize;
+    if size == 0 {
+        return Err(ValueError::NotScalar { ty: name.to_owned() });
+    }
     let prefix = common_prefix(btf, ty);
     let is_named = |name: &str| name == text || short_name(name, prefix) == text;
     let value = match btf.enumerators(ty).find(|e| is_named(e.name)) {

@@ -120,6 +120,17 @@ fn integers_of_no_size_and_wide_bitfields_are_survived() {
     assert_eq!((unit[0], unit[31]), (5, 0x80), "255 bits of the value, the last of the memory");
 }
 
+#[test]
+fn enums_of_no_size_are_survived() {
+    let mut types = Builder::new();
+    let items = [types.name("ODD"), 0];
+    let ty = types.add("odd", BtfKind::Enum, 1, 0, &items);
+    let btf = types.build();
+    for text in ["ODD", "1", ""] {
+        assert!(matches!(parse_value(&btf, ty, text), Err(ValueError::NotScalar { .. })));
+    }
+}
+
 /// A struct's text contains its bitfields, because manifests tell runs apart by it.
 #[test]
 fn bitfields_are_part_of_a_structs_text() {
