@@ -271,6 +271,23 @@ impl Guest {
         GuestReport { vcpus, threads }
     }
 
+    /// Returns the measurements up to `now`. A wait that has not ended counts with its length so
+    /// far, so that a starved thread makes the figures worse.
+    pub fn stats_at(&self, now: Nanos) -> Stats {
+        let mut stats = self.os.stats.clone();
+        for thread in self.os.threads.iter().filter(|thread| thread.state != State::Gone) {
+            let open = |since: Option<Nanos>, waits: &mut TimeHistogram| {
+                if let Some(since) = since {
+                    waits.record(now.saturating_sub(since));
+                }
+            };
+            open(thread.woken_at, &mut stats.wakeup_latency);
+            open(thread.lock_wait_since, &mut stats.lock_wait);
+            open(thread.flush_since, &mut stats.flush_wait);
+        }
+        stats
+    }
+
     /// Returns the lifetime of each vCPU so far.
     pub fn lifetimes(&self, now: Nanos) -> impl Iterator<Item = Nanos> {
         let end = move |vcpu: &Vcpu| {

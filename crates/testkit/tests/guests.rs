@@ -303,6 +303,26 @@ fn a_lock_holder_is_not_preempted_in_its_guest() {
     assert!(free < MS / 10 && held > 10 * MS, "{free}, {held}");
 }
 
+/// A thread that never gets its vCPU counts in the waits with the time for which it has waited.
+#[test]
+fn starved_threads_make_waits_longer() {
+    let late = |policy: &str| {
+        let text = format!(
+            "[[guest]]\nname = 'g'\n\
+             [[guest.program.thread]]\nname = 'hog'\n{policy}\n\
+             ops = [{{ sleep = '2ms' }}, {{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]\n\
+             [[guest.program.thread]]\nname = 'late'\nops = [{{ sleep = '5ms' }}, {{ compute = '1ms' }}]\n"
+        );
+        let k = run_on("1n2c", &text, 300);
+        let stats = guests(&k)[0].stats_at(k.now);
+        (stats.wakeup_latency.permille(1000), guests(&k)[0].stats().wakeup_latency.count())
+    };
+    let (normal, ended) = late("");
+    let (starved, fewer) = late("policy = { fifo = 50 }");
+    assert!(normal < 50 * MS && starved > 250 * MS, "{normal}, {starved} ns");
+    assert_eq!(fewer + 1, ended, "one wait has not ended");
+}
+
 /// Each price of the cost table's group `guest` has an effect.
 #[test]
 fn prices_have_effects() {

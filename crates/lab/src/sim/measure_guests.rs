@@ -68,7 +68,8 @@ pub fn metrics(t: &mut MetricTable, k: &Kernel) {
     t.count(&metric::GUEST_KERNEL, time(|t| t.kernel));
     t.count(&metric::GUEST_IDLE, time(|t| t.idle));
     t.count(&metric::GUEST_STEAL, time(|t| t.steal));
-    let sum = |of: fn(&Stats) -> u64| guests.iter().map(|guest| of(guest.stats())).sum();
+    let stats: Vec<Stats> = guests.iter().map(|guest| guest.stats_at(k.now)).collect();
+    let sum = |of: fn(&Stats) -> u64| stats.iter().map(of).sum();
     t.count_part(&metric::GUEST_EXITS, "halt", sum(|s| s.exits.halt));
     t.count_part(&metric::GUEST_EXITS, "ipi", sum(|s| s.exits.ipi));
     t.count_part(&metric::GUEST_EXITS, "interrupt", sum(|s| s.exits.interrupt));
@@ -76,9 +77,9 @@ pub fn metrics(t: &mut MetricTable, k: &Kernel) {
     t.count_part(&metric::GUEST_EXITS, "pause", sum(|s| s.exits.pause));
     t.count(&metric::GUEST_YIELDS, sum(|s| s.yields_tried));
     t.count(&metric::GUEST_YIELDS_DONE, sum(|s| s.yields_done));
-    all_times(t, &metric::GUEST_WAKEUP_LATENCY, guests, |s| &s.wakeup_latency);
-    all_times(t, &metric::GUEST_LOCK_WAIT, guests, |s| &s.lock_wait);
-    all_times(t, &metric::GUEST_FLUSH_WAIT, guests, |s| &s.flush_wait);
+    all_times(t, &metric::GUEST_WAKEUP_LATENCY, &stats, |s| &s.wakeup_latency);
+    all_times(t, &metric::GUEST_LOCK_WAIT, &stats, |s| &s.lock_wait);
+    all_times(t, &metric::GUEST_FLUSH_WAIT, &stats, |s| &s.flush_wait);
     for (n, guest) in guests.iter().enumerate() {
         let units = guest.stats().work_units;
         t.count_part(&metric::ONE_GUEST_WORK_UNITS, n, units);
@@ -93,10 +94,10 @@ pub fn metrics(t: &mut MetricTable, k: &Kernel) {
 fn all_times(
     t: &mut MetricTable,
     metric: &Metric,
-    guests: &[Guest],
+    stats: &[Stats],
     of: fn(&Stats) -> &TimeHistogram,
 ) {
-    let mut each = guests.iter().map(|guest| of(guest.stats()).histogram());
+    let mut each = stats.iter().map(|stats| of(stats).histogram());
     let Some(mut all) = each.next() else { return };
     for one in each {
         all.add(&one).expect("all histograms have the same bounds");
