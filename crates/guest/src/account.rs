@@ -12,7 +12,6 @@ use scxlab_kernel::behavior::{GuestRun, Sys};
 use scxlab_kernel::metrics::TimeHistogram;
 use scxlab_machine::id::{Nanos, TaskId};
 
-use crate::sched::weight;
 use crate::{Guest, GuestKernel, Mode, State, Vcpu};
 
 /// Counts of a guest's exits to the host.
@@ -76,6 +75,10 @@ pub struct VcpuReport {
     pub name: String,
     pub task: TaskId,
     pub times: VcpuTimes,
+    /// Part of the wait of the vCPU's task that lies in time in which the vCPU ran, ns. The host
+    /// handles a long path of kernel code as one event. A task that this path puts to sleep may be
+    /// woken by a later event at an earlier time.
+    pub overlap: Nanos,
     pub switches: u64,
 }
 
@@ -107,11 +110,13 @@ pub(crate) struct VcpuClock {
     kernel_mark: Nanos,
     /// `Sys::run_delay` at `last`.
     delay: Nanos,
+    /// See `VcpuReport::overlap`.
+    overlap: Nanos,
 }
 
 impl VcpuClock {
     pub fn new(now: Nanos) -> VcpuClock {
-        VcpuClock { born: now, last: now, kernel_mark: now, delay: 0 }
+        VcpuClock { born: now, last: now, kernel_mark: now, delay: 0, overlap: 0 }
     }
 }
 
@@ -119,6 +124,8 @@ impl VcpuClock {
 struct Span {
     own: Nanos,
     steal: Nanos,
+    /// See `VcpuReport::overlap`.
+    overlap: Nanos,
 }
 
 impl Vcpu {
@@ -131,8 +138,9 @@ impl Vcpu {
     /// Returns the span since the last step, at a time and at the task's wait until then.
     fn span(&self, now: Nanos, delay: Nanos) -> Span {
         let elapsed = self.time(now) - self.clock.last;
-        let steal = (delay - self.clock.delay).min(elapsed);
-        Span { own: elapsed - steal, steal }
+        let waited = delay - self.clock.delay;
+        let steal = waited.min(elapsed);
+        Span { own: elapsed - steal, steal, overlap: waited - steal }
     }
 }
 
@@ -170,21 +178,18 @@ impl GuestKernel {
     pub(crate) fn count_span(&mut self, host: &dyn Sys, v: usize) -> bool {
         let vcpu = &mut self.vcpus[v];
         let now = vcpu.time(host.now());
-        let span = vcpu.span(now, host.run_delay(vcpu.task));
-        // A wait that is longer than the span goes on in the next one.
-        let delay = vcpu.clock.delay + span.steal;
+        let delay = host.run_delay(vcpu.task);
+        let span = vcpu.span(now, delay);
         let mode = vcpu.mode;
         vcpu.times.add(mode, &span);
-        vcpu.clock = VcpuClock { last: now, kernel_mark: now, delay, ..vcpu.clock };
+        let overlap = vcpu.clock.overlap + span.overlap;
+        vcpu.clock = VcpuClock { last: now, kernel_mark: now, delay, overlap, ..vcpu.clock };
         if mode == Mode::Spins {
             vcpu.spun += span.own;
             vcpu.paused += span.own;
         }
         if let Some(t) = vcpu.current {
             self.thread_mut(t).times.add(mode, &span);
-            if mode != Mode::LockHalted {
-                self.advance(t, span.own);
-            }
         }
         span.steal > 0
     }
@@ -196,7 +201,6 @@ impl GuestKernel {
         let spent = now - std::mem::replace(&mut vcpu.clock.kernel_mark, now);
         if let Some(t) = vcpu.current {
             self.thread_mut(t).times.kernel += spent;
-            self.advance(t, spent);
         }
     }
 
@@ -215,13 +219,6 @@ impl GuestKernel {
             vcpu.traced = run;
             host.guest_run(run);
         }
-    }
-
-    /// Advances the virtual run time of a thread that ran.
-    fn advance(&mut self, t: u32, ran: Nanos) {
-        let thread = self.thread_mut(t);
-        thread.slice_used += ran;
-        thread.vruntime += ran * 1024 / weight(thread.policy, thread.nice);
     }
 
     /// Puts a thread into a state, and counts the time in its last one.
@@ -255,16 +252,17 @@ impl Guest {
             }
         }
         let vcpus = (0..).zip(&self.os.vcpus).map(|(v, vcpu): (u32, &Vcpu)| {
-            let mut times = vcpu.times;
+            let (mut times, mut overlap) = (vcpu.times, vcpu.clock.overlap);
             if vcpu.mode != Mode::Off {
                 let span = vcpu.span(now, host.run_delay(vcpu.task));
                 times.add(vcpu.mode, &span);
+                overlap += span.overlap;
                 if let Some(slot) = vcpu.current.and_then(|t| slots[t as usize]) {
                     open[slot].times.add(vcpu.mode, &span);
                 }
             }
             let name = self.os.vcpu_name(v);
-            VcpuReport { name, task: vcpu.task, times, switches: vcpu.switches }
+            VcpuReport { name, task: vcpu.task, times, overlap, switches: vcpu.switches }
         });
         let vcpus = vcpus.collect();
         threads.extend(open);

@@ -3,51 +3,62 @@
 //!
 //! Owns: the exits that these cost.
 //!
-//! A vCPU has one deadline at the host, the earliest of its tick and its timers. It arms the
-//! deadline when it goes on with a step, so that a deadline that still stands costs nothing.
+//! A vCPU has one deadline at the host, the earliest of its tick, its timers and the end of its
+//! thread's slice. It arms the deadline when it goes on with a step. A deadline that still stands
+//! costs nothing, and one that is too early is not moved (`HRTIMER_MODE_LAZY_REARM`): it expires
+//! in vain.
 
 use scxlab_kernel::behavior::{Sys, TaskStep};
 use scxlab_machine::id::Nanos;
 
-use crate::{GuestKernel, Mode, Timer, TimerKey};
+use crate::{Class, GuestKernel, Mode, Timer, TimerKey};
 
 /// Interrupts that a vCPU sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Irq {
     Resched,
+    /// Threads are in the receiver's wake list.
+    WakeList,
+    /// The receiver is to balance for all idle vCPUs.
+    Balance,
     Flush,
 }
 
+impl Irq {
+    fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
 impl GuestKernel {
-    /// Sends an interrupt from a vCPU.
+    /// Sends an interrupt from a vCPU to another one, unless such an interrupt is on its way.
     pub(crate) fn send(&mut self, host: &mut dyn Sys, from: usize, to: usize, irq: Irq) {
+        debug_assert_ne!(from, to, "a vCPU interrupts itself");
         let vcpu = &mut self.vcpus[to];
-        if from == to && irq == Irq::Resched {
-            vcpu.need_resched = true;
+        let before = vcpu.pending;
+        vcpu.pending |= irq.bit();
+        if before == vcpu.pending {
             return;
-        }
-        let pending = vcpu.resched_pending || vcpu.flush_pending;
-        match irq {
-            Irq::Resched => vcpu.resched_pending = true,
-            Irq::Flush => vcpu.flush_pending = true,
         }
         let task = vcpu.task;
         match vcpu.mode {
             Mode::Off => {}
-            Mode::Halted | Mode::LockHalted => {
-                // The vCPU goes on in the mode in which its time until then is counted.
-                if !pending {
-                    self.charge_ipi(host);
-                    host.wake(task, false);
-                }
-            }
             // A polling vCPU sees the flag, without an interrupt.
             Mode::Idle => host.stop_spin(task),
-            Mode::Runs | Mode::Spins if !pending => {
+            // The host has been told already.
+            _ if before != 0 => {
+                self.charge_ipi(host);
+                host.charge(self.machine.costs.irq.ipi_send_ns);
+            }
+            Mode::Halted | Mode::LockHalted => {
+                self.charge_ipi(host);
+                // The vCPU goes on in the mode in which its time until then is counted.
+                host.wake(task, false);
+            }
+            Mode::Runs | Mode::Spins => {
                 self.charge_ipi(host);
                 host.kick(task);
             }
-            Mode::Runs | Mode::Spins => {}
         }
     }
 
@@ -68,39 +79,58 @@ impl GuestKernel {
     pub(crate) fn interrupts(&mut self, host: &mut dyn Sys, v: usize, was: Mode) {
         let now = host.now();
         let period = self.tick_period;
-        let costs = &self.machine.costs;
         let vcpu = &mut self.vcpus[v];
-        vcpu.armed = vcpu.armed.filter(|at| *at > now);
-        if std::mem::take(&mut vcpu.flush_on_entry) {
-            host.charge(costs.memory.tlb_flush_ns);
-        }
-        let ticks = vcpu.next_tick <= now && vcpu.current.is_some();
+        // The timer that the vCPU has armed may come too early for all that it now waits for.
+        let expired = vcpu.armed.take_if(|at| *at <= now).is_some();
+        let expired = expired && matches!(was, Mode::Runs | Mode::Spins);
+        let flush_on_entry = std::mem::take(&mut vcpu.flush_on_entry);
+        let ticks = vcpu.next_tick <= now && vcpu.rq_curr.is_some();
         if vcpu.next_tick <= now {
             vcpu.next_tick += ((now - vcpu.next_tick) / period + 1) * period;
         }
         let timers = vcpu.timers.first_key_value().is_some_and(|(key, _)| key.0 <= now);
-        let resched = std::mem::take(&mut vcpu.resched_pending);
-        let flush = std::mem::take(&mut vcpu.flush_pending);
-        if !(ticks || timers || resched || flush) {
+        let hrtick = vcpu.hrtick_at.take_if(|at| *at <= now).is_some();
+        let pending = std::mem::take(&mut vcpu.pending);
+        if flush_on_entry {
+            host.charge(self.machine.costs.memory.tlb_flush_ns);
+        }
+        if !(expired || ticks || timers || pending != 0) {
             return;
         }
         if was != Mode::Idle {
-            host.charge(costs.guest.inject_ns);
+            host.charge(self.machine.costs.guest.inject_ns);
             self.stats.exits.interrupt += 1;
         }
-        if resched {
-            host.charge(costs.irq.resched_ns);
-            vcpu.need_resched = true;
+        if pending != 0 {
+            self.interrupted(host, v, pending);
         }
-        if flush {
-            self.flush_here(host, v);
+        if hrtick && self.curr_class(v) == Class::Fair {
+            self.hrtick(host, v);
         }
         if ticks {
             host.charge(self.machine.costs.irq.tick_ns);
-            self.vcpus[v].ticks += 1;
-            self.tick_current(host, v);
+            self.sched_tick(host, v);
         }
         self.expire(host, v);
+    }
+
+    /// Handles interrupts of other vCPUs.
+    fn interrupted(&mut self, host: &mut dyn Sys, v: usize, pending: u8) {
+        let has = |irq: Irq| pending & irq.bit() != 0;
+        if has(Irq::WakeList) {
+            let woken = std::mem::take(&mut self.vcpus[v].wake_list);
+            self.activate_wake_list(host, v, woken);
+        }
+        if has(Irq::Resched) && self.vcpus[v].need_resched {
+            host.charge(self.machine.costs.irq.resched_ns);
+        }
+        if has(Irq::Balance) {
+            host.charge(self.machine.costs.irq.resched_ns);
+            self.fair_nohz_balance(host, v);
+        }
+        if has(Irq::Flush) {
+            self.flush_here(host, v);
+        }
     }
 
     /// Handles the timers of a vCPU that are due.
@@ -115,7 +145,7 @@ impl GuestKernel {
             match timer {
                 Timer::Wake(t) => {
                     self.thread_mut(t).timer = None;
-                    self.wake_thread(host, v, t);
+                    self.wake_thread(host, v, t, false);
                 }
                 Timer::Post(token) => self.posts.push(token),
             }
@@ -126,10 +156,10 @@ impl GuestKernel {
         self.vcpus[v].timers.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// Returns the time of a vCPU's next tick or timer.
+    /// Returns the time of a vCPU's next tick or timer, or of the end of its thread's slice.
     pub(crate) fn deadline(&self, v: usize) -> Nanos {
-        let tick = self.vcpus[v].next_tick;
-        self.first_timer(v).map_or(tick, |at| at.min(tick))
+        let timers = self.first_timer(v).into_iter().chain(self.vcpus[v].hrtick_at);
+        timers.fold(self.vcpus[v].next_tick, Nanos::min)
     }
 
     /// Asks the host to cut the step at the vCPU's deadline, unless an earlier request stands.

@@ -14,7 +14,8 @@
 //!
 //! ```text
 //!   run         the loop from one step of a vCPU to the next, boot and power off
-//!   sched       run queues: picks, wake-ups, preemption, balancing
+//!   sched       passes through the scheduler, wake-ups, moves of threads
+//!   default_class, rt   the two classes: the crate `fair`, and real time
 //!   interrupt   interrupts between vCPUs, timers, the tick, idle vCPUs
 //!   spin        spin locks, pause-loop exits, TLB flushes
 //!   memory      the guest's memory as a region of the host
@@ -25,8 +26,10 @@
 #![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]
 
 mod account;
+mod default_class;
 mod interrupt;
 mod memory;
+mod rt;
 mod run;
 mod sched;
 mod spin;
@@ -34,18 +37,20 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use scxlab_fair::{EnqueueFlags, Fair};
 use scxlab_kernel::behavior::{
-    AccessId, Behavior, GuestRun, Policy, RegionId, RegionSpec, TaskStep,
+    AccessId, Behavior, CacheMarks, GuestRun, Policy, RegionId, RegionSpec, TaskStep,
 };
+use scxlab_kernel::cpu::lock::Lock;
 use scxlab_machine::Machine;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{Nanos, TaskId};
 
 use memory::GuestMemory;
+use rt::RtQueues;
 
 pub use account::{Exits, GuestReport, Stats, ThreadReport, ThreadTimes, VcpuReport, VcpuTimes};
 
@@ -93,14 +98,16 @@ pub(crate) struct GuestKernel {
     machine: Arc<Machine>,
     tick_period: Nanos,
     vcpus: Vec<Vcpu>,
+    fair: Fair,
+    rt: RtQueues,
     memory: Option<GuestMemory>,
     threads: Vec<Thread>,
     /// Slots of `threads` that are free.
     free: Vec<u32>,
     /// Number of threads that have not exited.
     live: u32,
-    /// Threads start without costs while the guest boots.
-    booting: bool,
+    /// The first vCPU has started the program.
+    started: bool,
     off: bool,
     /// Number of the last timer.
     timer_seq: u64,
@@ -128,26 +135,45 @@ pub(crate) enum Mode {
     Off,
 }
 
-/// A waiting thread in a run queue: real-time rank (highest first), virtual run time, number.
-type QueueKey = (Reverse<u8>, u64, u32);
+/// Scheduling class of what runs on a vCPU, the lowest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    Idle,
+    Fair,
+    Rt,
+}
 
 /// A virtual CPU.
 pub(crate) struct Vcpu {
     task: TaskId,
     mode: Mode,
+    /// The thread that pays for what the vCPU does.
     current: Option<u32>,
-    queue: BTreeSet<QueueKey>,
-    min_vruntime: u64,
+    /// `rq->curr`: the thread to which the scheduler last switched.
+    rq_curr: Option<u32>,
+    /// `rq->next_class`: the class of `rq_curr`, or a higher one whose thread will preempt it.
+    next_class: Class,
+    rq_lock: Lock,
+    /// Woken threads that the vCPU is to enqueue itself (`rq->wake_list`).
+    wake_list: Vec<u32>,
+    /// A running thread that the vCPU is to give away, and the vCPU that gets it.
+    push: Option<(u32, usize)>,
+    /// A balance has asked the vCPU to push a thread to another one.
+    active_balance: bool,
+    /// Expiry of the timer that ends the default class's slice (HRTICK).
+    hrtick_at: Option<Nanos>,
+    /// Time up to which the running real-time thread is charged.
+    rt_since: Nanos,
     /// The step that the host runs in mode `Runs`.
     step: TaskStep,
-    /// Interrupts that are pending: RESCHED and FLUSH.
-    resched_pending: bool,
-    flush_pending: bool,
-    /// The current thread is to give up the vCPU as soon as it may be preempted.
+    /// Interrupts that are pending, a bit for each `Irq`.
+    pending: u8,
+    /// The vCPU is to schedule as soon as its thread may be preempted.
     need_resched: bool,
+    /// `TIF_NEED_RESCHED_LAZY`: the vCPU is to schedule at its next return to the program.
+    resched_lazy: bool,
     timers: BTreeMap<TimerKey, Timer>,
     next_tick: Nanos,
-    ticks: u32,
     /// The time at which the host is to cut the step.
     armed: Option<Nanos>,
     /// The vCPU has polled since its last thread.
@@ -160,11 +186,12 @@ pub(crate) struct Vcpu {
     /// Time since the spin's begin in which the vCPU span.
     spun: Nanos,
     ple_window: Nanos,
-    /// Whether a directed yield may choose this vCPU although it spins.
+    /// The vCPU left its CPU within a pause-loop exit, because it yielded
+    /// (`spin_loop.in_spin_loop`).
+    in_spin_loop: bool,
+    /// Whether the next directed yield may choose the vCPU although it is in a pause-loop exit
+    /// (`spin_loop.dy_eligible`).
     eligible: bool,
-    /// The thread that ran last.
-    last_thread: Option<u32>,
-    last_process: u32,
     clock: account::VcpuClock,
     times: VcpuTimes,
     switches: u64,
@@ -197,13 +224,21 @@ pub(crate) struct Thread {
     vcpu: usize,
     policy: Policy,
     nice: i8,
-    /// vCPUs on which it may run. None: all.
-    mask: Option<CpuMask>,
+    /// EEVDF slice request, ns; 0: the default.
+    slice_request: Nanos,
+    /// vCPUs on which it may run, and their number.
+    mask: CpuMask,
+    nr_allowed: u32,
+    /// The thread is in a wake list, and will be enqueued with these flags.
+    wake_queued: Option<EnqueueFlags>,
+    /// Its place in a queue of real-time threads.
+    rt_key: Option<rt::Key>,
+    /// Time that it has used of its slice of SCHED_RR.
+    rr_used: Nanos,
+    /// The caches in which it left its working set.
+    cache: CacheMarks,
     /// Number of its process: the thread that made it.
     process: u32,
-    vruntime: u64,
-    /// Time on the vCPU since it was picked.
-    slice_used: Nanos,
     /// The rest of a step that was cut.
     left: Option<TaskStep>,
     /// A wake-up came while the thread was awake.
@@ -231,16 +266,19 @@ impl Guest {
     /// Makes a guest that runs `program`. Its number of vCPUs is the length of `config.cpus`.
     pub fn new(config: GuestConfig, machine: Arc<Machine>, program: Box<dyn Behavior>) -> Guest {
         let tick_period = machine.costs.tick_period_ns();
+        let vcpus = config.cpus.len();
         let os = GuestKernel {
             config,
             machine,
             tick_period,
+            fair: default_class::new_class(vcpus, tick_period, 0),
+            rt: RtQueues::new(vcpus),
             vcpus: Vec::new(),
             memory: None,
             threads: Vec::new(),
             free: Vec::new(),
             live: 0,
-            booting: false,
+            started: false,
             off: false,
             timer_seq: 0,
             posts: Vec::new(),

@@ -3,43 +3,42 @@
 //!
 //! Owns: the order of accounts, interrupts, scheduling and the program's steps.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use scxlab_kernel::behavior::{GuestRun, Policy, Sys, SysError, TaskSpec, TaskStep};
+use scxlab_kernel::behavior::{GuestRun, Sys, SysError, TaskSpec, TaskStep};
+use scxlab_kernel::cpu::lock::Lock;
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 
 use crate::account::{VcpuClock, VcpuTimes};
 use crate::memory::GuestMemory;
 use crate::sys::GuestSys;
-use crate::{Guest, GuestKernel, Mode, State, Timer, Vcpu};
+use crate::{Class, Guest, GuestKernel, Mode, State, Timer, Vcpu};
 
 /// Maximum number of the program's steps within one step of a vCPU. Then a nanosecond passes.
 const MAX_INSTANT_STEPS: u32 = 10_000;
 
-/// Virtual run time at which threads begin, so that differences never go below 0.
-pub(crate) const FIRST_VRUNTIME: u64 = 1 << 40;
-
 /// What follows a step of the program.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     GoOn,
-    Return(TaskStep),
+    Run(TaskStep),
+    Spin,
 }
 
 impl Guest {
-    /// Makes the vCPU tasks in these cgroups, one per vCPU, and starts the program. Called within
-    /// `Behavior::start` of the host.
+    /// Makes the vCPU tasks in these cgroups, one per vCPU. Called within `Behavior::start` of the
+    /// host. The first vCPU starts the program when it first runs.
     pub fn boot(&mut self, host: &mut dyn Sys, cgroups: Vec<CgroupId>) -> Result<(), SysError> {
-        self.os.boot_vcpus(host, &cgroups)?;
-        self.os.booting = true;
-        self.program.start(&mut GuestSys { os: &mut self.os, host, v: 0 });
-        self.os.booting = false;
-        Ok(())
+        self.os.boot_vcpus(host, &cgroups)
     }
 
     /// Returns the next step of a vCPU.
     pub fn step(&mut self, host: &mut dyn Sys, vcpu: u32) -> TaskStep {
         let v = vcpu as usize;
         self.os.enter(host, v);
+        if v == 0 && !std::mem::replace(&mut self.os.started, true) {
+            self.program.start(&mut GuestSys { os: &mut self.os, host, v });
+        }
         let step = self.next_step(host, v);
         self.os.count_call(host, v);
         step
@@ -47,29 +46,47 @@ impl Guest {
 
     fn next_step(&mut self, host: &mut dyn Sys, v: usize) -> TaskStep {
         for _ in 0..MAX_INSTANT_STEPS {
-            for token in std::mem::take(&mut self.os.posts) {
-                self.program.on_timer(&mut GuestSys { os: &mut self.os, host, v }, token);
+            if self.os.must_schedule(v, false) {
+                self.os.schedule(host, v);
+                continue;
+            }
+            if !self.os.posts.is_empty() {
+                for token in std::mem::take(&mut self.os.posts) {
+                    self.program.on_timer(&mut GuestSys { os: &mut self.os, host, v }, token);
+                }
+                continue;
             }
             if self.os.off {
                 return self.os.exit_vcpu(v);
             }
-            self.os.reschedule(host, v);
             let Some(t) = self.os.vcpus[v].current else {
-                if self.os.pull(host, v, 1) {
+                if self.os.must_schedule(v, true) {
+                    self.os.schedule(host, v);
                     continue;
                 }
                 return self.os.idle(host, v);
             };
-            if self.os.thread(t).flush_left > 0 {
-                return self.os.spin(host, v, t);
+            let then = if self.os.thread(t).flush_left > 0 {
+                Then::Spin
+            } else if let Some(left) = self.os.thread_mut(t).left.take() {
+                Then::Run(left)
+            } else {
+                let step =
+                    self.program.step(&mut GuestSys { os: &mut self.os, host, v }, TaskId(t));
+                self.os.begin(host, v, t, step)
+            };
+            if then == Then::GoOn || self.os.must_schedule(v, false) && then == Then::Spin {
+                continue;
             }
-            if let Some(left) = self.os.thread_mut(t).left.take() {
-                return self.os.run(host, v, left);
+            // The return to the program.
+            let preempted = self.os.must_schedule(v, true);
+            match then {
+                Then::Run(step) if preempted => self.os.thread_mut(t).left = Some(step),
+                Then::Run(step) => return self.os.run(host, v, step),
+                Then::Spin if !preempted => return self.os.spin(host, v, t),
+                _ => {}
             }
-            let step = self.program.step(&mut GuestSys { os: &mut self.os, host, v }, TaskId(t));
-            if let Then::Return(step) = self.os.begin(host, v, t, step) {
-                return step;
-            }
+            self.os.schedule(host, v);
         }
         self.os.run(host, v, TaskStep::Compute { work: 1 })
     }
@@ -92,6 +109,9 @@ impl GuestKernel {
         let memory = self.config.memory.clone();
         self.memory = memory.map(|spec| GuestMemory::new(host, spec)).transpose()?;
         let count = self.config.cpus.len();
+        let key = TaskId(self.random_key(0));
+        let seed = host.random("guest.sched", key);
+        self.fair = crate::default_class::new_class(count, self.tick_period, seed);
         for (v, &cgroup) in cgroups.iter().enumerate() {
             let name = self.vcpu_name(v as u32);
             let spec = TaskSpec {
@@ -111,15 +131,20 @@ impl GuestKernel {
                 task,
                 mode: Mode::Idle,
                 current: None,
-                queue: BTreeSet::new(),
-                min_vruntime: FIRST_VRUNTIME,
+                rq_curr: None,
+                next_class: Class::Idle,
+                rq_lock: Lock::default(),
+                wake_list: Vec::new(),
+                push: None,
+                active_balance: false,
+                hrtick_at: None,
+                rt_since: 0,
                 step: TaskStep::Exit,
-                resched_pending: false,
-                flush_pending: false,
+                pending: 0,
                 need_resched: false,
+                resched_lazy: false,
                 timers: BTreeMap::new(),
                 next_tick: self.tick_period * v as u64 / count as u64,
-                ticks: 0,
                 armed: None,
                 polled: false,
                 flushes: Vec::new(),
@@ -127,9 +152,8 @@ impl GuestKernel {
                 paused: 0,
                 spun: 0,
                 ple_window: self.machine.costs.guest.ple_window_ns,
+                in_spin_loop: false,
                 eligible: false,
-                last_thread: None,
-                last_process: u32::MAX,
                 clock: VcpuClock::new(now),
                 times: VcpuTimes::default(),
                 switches: 0,
@@ -151,7 +175,11 @@ impl GuestKernel {
         let vcpu = &mut self.vcpus[v];
         let rest = host.cut_rest(vcpu.task);
         let was = std::mem::replace(&mut vcpu.mode, Mode::Runs);
-        if preempted {
+        if std::mem::take(&mut vcpu.in_spin_loop) {
+            vcpu.eligible = false;
+        }
+        // The vCPU was scheduled in again.
+        if preempted || matches!(was, Mode::Halted | Mode::LockHalted) {
             vcpu.ple_window = self.machine.costs.guest.ple_window_ns;
         }
         if was == Mode::Runs && rest > 0 {
@@ -188,15 +216,13 @@ impl GuestKernel {
         match step {
             TaskStep::Compute { work: 0 } => {}
             TaskStep::Compute { .. } | TaskStep::ComputeWall { .. } | TaskStep::Memory { .. } => {
-                return Then::Return(self.run(host, v, step));
+                return Then::Run(step);
             }
-            TaskStep::Spin | TaskStep::SpinFor { .. } => {
-                return Then::Return(self.spin(host, v, t));
-            }
+            TaskStep::Spin | TaskStep::SpinFor { .. } => return Then::Spin,
             TaskStep::Block => self.sleep(host, v, t, None),
             TaskStep::SleepUntil(at) => self.sleep(host, v, t, Some(at)),
             TaskStep::Yield => self.yield_current(host, v, t),
-            TaskStep::Exec => host.charge(self.machine.costs.syscall.exec_ns),
+            TaskStep::Exec => self.exec_thread(host, v, t),
             TaskStep::FlushTlb => self.flush_tlb(host, v, t),
             TaskStep::Exit => self.exit_thread(host, v, t),
         }
@@ -217,15 +243,14 @@ impl GuestKernel {
             let key = self.add_timer(v, at, Timer::Wake(t));
             self.thread_mut(t).timer = Some((v, key));
         }
-        self.leave_vcpu(host, v, State::Sleeping);
+        self.deschedule(host, v, t, State::Sleeping);
     }
 
     fn exit_thread(&mut self, host: &mut dyn Sys, v: usize, t: u32) {
         host.charge(self.machine.costs.syscall.exit_ns);
-        self.leave_vcpu(host, v, State::Gone);
+        self.deschedule(host, v, t, State::Gone);
         let report = self.report_thread(t);
         self.gone.push(report);
-        self.free.push(t);
         self.live -= 1;
         if self.live == 0 {
             self.power_off(host, v);
@@ -259,14 +284,5 @@ fn with_rest(step: TaskStep, rest: Nanos) -> Option<TaskStep> {
         TaskStep::ComputeWall { .. } => Some(TaskStep::ComputeWall { wall: rest }),
         TaskStep::Memory { .. } => Some(TaskStep::Memory { work: rest }),
         _ => None,
-    }
-}
-
-/// Returns the real-time rank of a policy: higher runs first, 0 is not real-time.
-pub(crate) fn rank(policy: Policy) -> u8 {
-    match policy {
-        Policy::Fifo { prio } | Policy::RoundRobin { prio } => prio,
-        Policy::Deadline { .. } => u8::MAX,
-        _ => 0,
     }
 }

@@ -1,37 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The guest's scheduler: a run queue per vCPU, ordered by virtual run time.
+//! The guest's scheduler: passes through it, wake-ups, and moves of threads between vCPUs.
 //!
-//! Owns: picks, wake-ups, preemption, the spread of threads over vCPUs.
-//! Differs: Linux picks by deadline among the eligible threads (EEVDF); this scheduler picks the
-//! least virtual run time. Deadline threads act as the highest real-time priority.
+//! Owns: the order of classes, the switch, the costs of both. They are those of the host's kernel
+//! (`kernel/src/schedule.rs`, `schedule/wake.rs`), so that a guest costs what its workload costs
+//! without it, and its exits.
+//! Does not: choose within a class (see `default_class.rs`, `rt.rs`).
+//! Models: `__schedule()`, `try_to_wake_up()`, `ttwu_queue_cond()`, `wake_up_new_task()`,
+//! `sched_change_begin()`, 7.3.
+//!
+//! `Vcpu::rq_curr` is `rq->curr`: a thread that sleeps or exits stays there until the switch.
+//! `Vcpu::current` is the thread that pays for what the vCPU does, and is None during a switch.
 
-use std::cmp::Reverse;
-
+use scxlab_fair::{DequeueFlags, EnqueueFlags, WakeFlags};
 use scxlab_kernel::behavior::{Policy, Sys};
-use scxlab_kernel::task::NICE_TO_WEIGHT;
-use scxlab_machine::cpumask;
-use scxlab_machine::id::{CpuId, Nanos};
+use scxlab_machine::cpumask::{self, CpuMask};
+use scxlab_machine::id::{CpuId, TaskId};
 
 use crate::interrupt::Irq;
-use crate::run::rank;
-use crate::{Guest, GuestKernel, QueueKey, State};
-
-/// Time for which a thread runs before others of its rank do (`sched_base_slice`).
-const SLICE_NS: Nanos = 3_000_000;
-/// Lead in virtual run time by which a woken thread preempts (`wakeup_granularity`).
-const WAKEUP_GRANULARITY_NS: u64 = 1_000_000;
-/// Slice of SCHED_RR (`RR_TIMESLICE`).
-const RR_SLICE_NS: Nanos = 100_000_000;
-/// Ticks between two attempts to balance a busy vCPU.
-const BALANCE_TICKS: u32 = 8;
-
-/// Returns the load weight of a thread.
-pub(crate) fn weight(policy: Policy, nice: i8) -> u64 {
-    match policy {
-        Policy::Idle => 3,
-        _ => NICE_TO_WEIGHT[(i32::from(nice).clamp(-20, 19) + 20) as usize],
-    }
-}
+use crate::rt::rank;
+use crate::{Class, Guest, GuestKernel, State};
 
 impl Guest {
     /// Checks that each thread is in one run queue, current on one vCPU, or neither, as its state
@@ -42,25 +29,25 @@ impl Guest {
 }
 
 impl GuestKernel {
-    fn key(&self, t: u32) -> QueueKey {
-        let thread = self.thread(t);
-        (Reverse(rank(thread.policy)), thread.vruntime, t)
-    }
-
     pub(crate) fn allowed(&self, t: u32, v: usize) -> bool {
-        let mask = self.thread(t).mask.as_ref();
-        mask.is_none_or(|mask| cpumask::test(mask, CpuId(v as u32)))
+        cpumask::test(&self.thread(t).mask, CpuId(v as u32))
     }
 
-    /// Whether a vCPU has no thread and is not about to get one.
-    fn is_free(&self, v: usize) -> bool {
-        let vcpu = &self.vcpus[v];
-        vcpu.current.is_none() && vcpu.queue.is_empty()
+    pub(crate) fn class(&self, t: u32) -> Class {
+        if rank(self.thread(t).policy) > 0 { Class::Rt } else { Class::Fair }
     }
 
-    fn load(&self, v: usize) -> usize {
+    /// Returns the class of what runs on a vCPU.
+    pub(crate) fn curr_class(&self, v: usize) -> Class {
+        self.vcpus[v].rq_curr.map_or(Class::Idle, |t| self.class(t))
+    }
+
+    /// Whether the vCPU is to make a pass through the scheduler. A lazy request counts at the
+    /// return to the program only (`lazy`).
+    pub(crate) fn must_schedule(&self, v: usize, lazy: bool) -> bool {
         let vcpu = &self.vcpus[v];
-        vcpu.queue.len() + usize::from(vcpu.current.is_some())
+        let wanted = vcpu.need_resched || lazy && vcpu.resched_lazy;
+        wanted && vcpu.current.is_none_or(|t| self.preemptible(t))
     }
 
     /// Whether the kernel may take the current thread off the vCPU.
@@ -69,52 +56,148 @@ impl GuestKernel {
         thread.lock_depth == 0 && thread.flush_left == 0
     }
 
-    /// Picks a thread if the vCPU has none, or is to reschedule.
-    pub(crate) fn reschedule(&mut self, host: &mut dyn Sys, v: usize) {
-        let current = self.vcpus[v].current;
-        let stays = |t: u32| !self.vcpus[v].need_resched || !self.preemptible(t);
-        if current.is_some_and(stays) {
-            return;
+    fn lock_rq(&mut self, host: &mut dyn Sys, of: usize) {
+        let (cpu, at) = (host.this_cpu(), host.now());
+        let cost = self.vcpus[of].rq_lock.acquire(&self.machine, cpu, at);
+        host.charge(cost);
+    }
+
+    fn unlock_rq(&mut self, host: &mut dyn Sys, of: usize) {
+        self.vcpus[of].rq_lock.release(host.now(), host.event_time());
+    }
+
+    /// Makes one pass through the scheduler: picks the next thread and switches to it.
+    pub(crate) fn schedule(&mut self, host: &mut dyn Sys, v: usize) {
+        host.charge(self.machine.costs.sched.pick_ns);
+        self.lock_rq(host, v);
+        let vcpu = &mut self.vcpus[v];
+        vcpu.need_resched = false;
+        vcpu.resched_lazy = false;
+        let stopper = vcpu.push.is_some() || vcpu.active_balance;
+        if stopper {
+            self.run_stopper(host, v);
         }
-        self.vcpus[v].need_resched = false;
-        if let Some(t) = current {
+        let prev = self.vcpus[v].rq_curr;
+        let next = match self.rt_pick(host, v) {
+            Some(t) => Some(t),
+            None => self.fair_pick(host, v),
+        };
+        if stopper || next != prev {
+            if let Some(prev) = prev {
+                self.put_prev(host, v, prev);
+            }
+            self.set_next(host, v, next);
+            self.switch(host, v, prev, next);
+        } else {
+            self.vcpus[v].next_class = self.curr_class(v);
+            // The thread was woken before it had left the vCPU.
+            if let Some(t) = next.filter(|_| self.vcpus[v].current.is_none()) {
+                self.go_on(host, v, t);
+            }
+        }
+        self.unlock_rq(host, v);
+    }
+
+    /// Moves threads that the vCPU was asked to give away, the running one included.
+    fn run_stopper(&mut self, host: &mut dyn Sys, v: usize) {
+        let vcpu = &mut self.vcpus[v];
+        let push = vcpu.push.take();
+        let balance = std::mem::take(&mut vcpu.active_balance);
+        if let Some(prev) = vcpu.rq_curr {
+            self.put_prev(host, v, prev);
+            self.leave(host, v, Some(prev));
+            self.vcpus[v].rq_curr = None;
+            self.vcpus[v].next_class = Class::Idle;
+            self.after_switch(host, prev);
+        }
+        if let Some((t, to)) = push {
+            let thread = self.thread(t);
+            let waits = thread.state == State::Waiting && thread.wake_queued.is_none();
+            if waits && thread.vcpu == v && self.allowed(t, to) {
+                self.move_queued(host, v, t, to);
+            }
+        }
+        if balance {
+            self.fair_active_balance(host, v);
+        }
+    }
+
+    fn put_prev(&mut self, host: &mut dyn Sys, v: usize, prev: u32) {
+        match self.class(prev) {
+            Class::Fair => self.fair_put_prev(host, v),
+            _ => self.rt_charge(host, v, prev),
+        }
+        if self.vcpus[v].current.is_some() {
             self.leave_vcpu(host, v, State::Waiting);
-            match self.allowed(t, v) {
-                true => self.enqueue(v, t),
-                false => self.place_elsewhere(host, v, t),
-            }
         }
-        let Some((.., next)) = self.vcpus[v].queue.pop_first() else { return };
+    }
+
+    fn set_next(&mut self, host: &mut dyn Sys, v: usize, next: Option<u32>) {
+        let Some(t) = next else { return };
+        match self.class(t) {
+            Class::Fair => self.fair_set_next(host, v, t),
+            _ => self.vcpus[v].rt_since = host.now(),
+        }
+    }
+
+    /// `context_switch()`. The vCPU has no thread meanwhile, so that none pays for the switch.
+    fn switch(&mut self, host: &mut dyn Sys, v: usize, prev: Option<u32>, next: Option<u32>) {
+        let process = |t: Option<u32>| t.map(|t| self.thread(t).process);
         let costs = &self.machine.costs.sched;
-        host.charge(costs.pick_ns);
-        let (process, footprint) = (self.thread(next).process, self.thread(next).footprint);
-        let vcpu = &mut self.vcpus[v];
-        if current != Some(next) {
-            host.charge(costs.context_switch_ns);
-            if std::mem::replace(&mut vcpu.last_process, process) != process {
-                host.charge(costs.switch_mm_ns);
-            }
-            vcpu.switches += 1;
-            vcpu.paused = 0;
-            vcpu.spun = 0;
-            if vcpu.last_thread.replace(next) != Some(next) {
-                host.set_footprint(vcpu.task, footprint);
-            }
-        }
-        // The vCPU has no thread until here, so that no thread pays for the switch.
+        let mm = if process(prev) == process(next) { 0 } else { costs.switch_mm_ns };
+        host.charge(costs.context_switch_ns + mm);
         self.count_kernel(host, v);
-        self.set_state(next, State::Running, host.now());
+        self.leave(host, v, prev);
+        let next_class = next.map_or(Class::Idle, |t| self.class(t));
         let vcpu = &mut self.vcpus[v];
-        vcpu.current = Some(next);
-        vcpu.polled = false;
-        self.raise_min_vruntime(v);
-        let thread = self.thread_mut(next);
-        thread.vcpu = v;
-        if current != Some(next) {
-            thread.slice_used = 0;
+        vcpu.rq_curr = next;
+        vcpu.next_class = next_class;
+        vcpu.switches += 1;
+        vcpu.paused = 0;
+        vcpu.spun = 0;
+        if prev.is_none() {
+            self.fair_leave_idle(host, v);
         }
+        match next {
+            None => self.fair_enter_idle(host, v),
+            Some(t) => {
+                let (bytes, marks) = (self.thread(t).footprint, self.thread(t).cache);
+                if bytes > 0 {
+                    host.switch_footprint(self.vcpus[v].task, bytes, marks);
+                }
+                self.go_on(host, v, t);
+            }
+        }
+        if let Some(prev) = prev {
+            self.after_switch(host, prev);
+        }
+    }
+
+    /// Takes the working set of the thread that leaves from the vCPU's task.
+    fn leave(&mut self, host: &mut dyn Sys, v: usize, prev: Option<u32>) {
+        let Some(t) = prev.filter(|t| self.thread(*t).footprint > 0) else { return };
+        let left = host.switch_footprint(self.vcpus[v].task, 0, Default::default());
+        self.thread_mut(t).cache = left;
+    }
+
+    /// Makes a thread the one that pays for what the vCPU does.
+    fn go_on(&mut self, host: &mut dyn Sys, v: usize, t: u32) {
+        self.set_state(t, State::Running, host.now());
+        let vcpu = &mut self.vcpus[v];
+        vcpu.current = Some(t);
+        vcpu.polled = false;
+        let thread = self.thread_mut(t);
+        thread.vcpu = v;
         if let Some(woken) = thread.woken_at.take() {
             self.stats.wakeup_latency.record(host.now().saturating_sub(woken));
+        }
+    }
+
+    /// Releases the previous thread if it has exited.
+    fn after_switch(&mut self, host: &mut dyn Sys, prev: u32) {
+        if self.thread(prev).state == State::Gone {
+            self.fair.task_dead(TaskId(prev), host.now());
+            self.free.push(prev);
         }
     }
 
@@ -126,64 +209,32 @@ impl GuestKernel {
         }
     }
 
-    fn raise_min_vruntime(&mut self, v: usize) {
-        let vcpu = &self.vcpus[v];
-        let current = vcpu.current.map(|t| self.thread(t).vruntime);
-        let first = vcpu.queue.first().map(|key| key.1);
-        let least = current.into_iter().chain(first).min();
-        let vcpu = &mut self.vcpus[v];
-        vcpu.min_vruntime = vcpu.min_vruntime.max(least.unwrap_or(0));
-    }
-
-    /// Puts a waiting thread into a vCPU's queue.
-    pub(crate) fn enqueue(&mut self, v: usize, t: u32) {
-        self.thread_mut(t).vcpu = v;
-        let key = self.key(t);
-        self.vcpus[v].queue.insert(key);
-    }
-
-    /// Puts a thread into the queue of another vCPU than its last, with the same lead or lag.
-    fn migrate(&mut self, t: u32, to: usize) {
-        let from = self.thread(t).vcpu;
-        let (old, new) = (self.vcpus[from].min_vruntime, self.vcpus[to].min_vruntime);
-        let thread = self.thread_mut(t);
-        thread.vruntime = (thread.vruntime + new).saturating_sub(old);
-        self.enqueue(to, t);
-    }
-
-    /// Returns the allowed vCPU with the fewest threads, the lowest number first.
-    fn emptiest(&self, t: u32) -> usize {
-        let allowed = (0..self.vcpus.len()).filter(|v| self.allowed(t, *v));
-        allowed.min_by_key(|v| self.load(*v)).unwrap_or(0)
-    }
-
-    fn place_elsewhere(&mut self, host: &mut dyn Sys, v: usize, t: u32) {
-        let to = self.emptiest(t);
-        self.migrate(t, to);
-        self.arrived(host, v, to, t);
-    }
-
-    /// Tells a vCPU that a thread has arrived in its queue, if that makes a difference.
-    fn arrived(&mut self, host: &mut dyn Sys, v: usize, to: usize, t: u32) {
-        if self.booting {
-            return;
+    /// `resched_curr()`: makes a vCPU schedule as soon as it can.
+    pub(crate) fn resched(&mut self, host: &mut dyn Sys, v: usize, of: usize) {
+        let vcpu = &mut self.vcpus[of];
+        if !std::mem::replace(&mut vcpu.need_resched, true) && of != v {
+            self.send(host, v, of, Irq::Resched);
         }
-        let preempts = match self.vcpus[to].current {
-            None => true,
-            Some(current) => {
-                let (current, woken) = (self.thread(current), self.thread(t));
-                let (old, new) = (rank(current.policy), rank(woken.policy));
-                let lead = current.vruntime.saturating_sub(woken.vruntime);
-                new > old || new == old && new == 0 && lead > WAKEUP_GRANULARITY_NS
-            }
-        };
-        if preempts {
-            self.send(host, v, to, Irq::Resched);
+    }
+
+    fn dequeue(&mut self, host: &mut dyn Sys, v: usize, t: u32, flags: DequeueFlags) {
+        match self.class(t) {
+            Class::Fair => self.fair_dequeue(host, v, t, flags),
+            _ => self.rt_dequeue(t),
         }
+    }
+
+    /// Puts the current thread to sleep, or ends it.
+    pub(crate) fn deschedule(&mut self, host: &mut dyn Sys, v: usize, t: u32, state: State) {
+        let exits = state == State::Gone;
+        let flags = if exits { DequeueFlags::EXIT } else { DequeueFlags::SLEEP };
+        self.dequeue(host, v, t, flags);
+        self.leave_vcpu(host, v, state);
+        self.vcpus[v].need_resched = true;
     }
 
     /// Wakes a thread from the vCPU `v`. Returns false if it was awake.
-    pub(crate) fn wake_thread(&mut self, host: &mut dyn Sys, v: usize, t: u32) -> bool {
+    pub(crate) fn wake_thread(&mut self, host: &mut dyn Sys, v: usize, t: u32, sync: bool) -> bool {
         match self.threads.get(t as usize).map(|thread| thread.state) {
             Some(State::Sleeping) => {}
             Some(State::Running | State::Waiting) => {
@@ -195,165 +246,283 @@ impl GuestKernel {
         if let Some((at, key)) = self.thread_mut(t).timer.take() {
             self.vcpus[at].timers.remove(&key);
         }
+        host.charge(self.machine.costs.sched.wakeup_ns);
         let woken_at = host.now();
-        let costs = &self.machine.costs.sched;
-        let (to, scanned) = self.select(t);
-        let scan = scanned * costs.select_scan_cpu_ns;
-        host.charge(costs.wakeup_ns + costs.select_ns + scan + costs.enqueue_ns);
-        self.set_state(t, State::Waiting, host.now());
-        let from = self.thread(t).vcpu;
-        let (old, new) = (self.vcpus[from].min_vruntime, self.vcpus[to].min_vruntime);
-        let thread = self.thread_mut(t);
-        thread.woken_at = Some(woken_at);
-        let same_lag = (thread.vruntime + new).saturating_sub(old);
-        thread.vruntime = same_lag.max(new.saturating_sub(SLICE_NS / 2));
-        self.enqueue(to, t);
-        self.arrived(host, v, to, t);
+        self.set_state(t, State::Waiting, woken_at);
+        self.thread_mut(t).woken_at = Some(woken_at);
+        let flags = WakeFlags { sync, ..WakeFlags::default() };
+        if self.class(t) == Class::Fair
+            && let Some(on) = self.fair.delayed_on(TaskId(t))
+        {
+            self.activate(host, v, on.idx(), t, EnqueueFlags::WAKEUP, flags);
+            return true;
+        }
+        let prev = self.thread(t).vcpu;
+        let to = self.select(host, v, t, WakeFlags { ttwu: true, ..flags });
+        self.thread_mut(t).vcpu = to;
+        let enqueue = EnqueueFlags { migrated: to != prev, ..EnqueueFlags::WAKEUP };
+        // `ttwu_queue_cond()`: an idle vCPU enqueues the thread itself. All share one LLC.
+        if to != v && self.vcpus[to].rq_curr.is_none() {
+            self.thread_mut(t).wake_queued = Some(enqueue);
+            self.vcpus[to].wake_list.push(t);
+            if self.vcpus[to].wake_list.len() == 1 {
+                self.send(host, v, to, Irq::WakeList);
+            }
+        } else {
+            self.activate(host, v, to, t, enqueue, flags);
+        }
         true
     }
 
-    /// Returns the vCPU for a thread that wakes up, and the number of vCPUs that were looked at.
-    fn select(&self, t: u32) -> (usize, u64) {
-        let (prev, count) = (self.thread(t).vcpu, self.vcpus.len());
-        let mut scanned = 0;
-        for v in (prev..count).chain(0..prev).filter(|v| self.allowed(t, *v)) {
-            scanned += 1;
-            if self.is_free(v) {
-                return (v, scanned);
+    /// Enqueues the threads that others have woken for this vCPU.
+    pub(crate) fn activate_wake_list(&mut self, host: &mut dyn Sys, v: usize, woken: Vec<u32>) {
+        host.charge(self.machine.costs.irq.resched_ns);
+        for t in woken {
+            if let Some(flags) = self.thread_mut(t).wake_queued.take() {
+                self.activate(host, v, v, t, flags, WakeFlags::default());
+                if !self.allowed(t, v) {
+                    self.leave_forbidden(host, v, t);
+                }
             }
         }
-        let fallback = if self.allowed(t, prev) { prev } else { self.emptiest(t) };
-        (fallback, scanned)
     }
 
-    /// Puts a new thread on a vCPU.
+    /// `ttwu_do_activate()`: enqueues a thread, under the run queue's lock.
+    fn activate(
+        &mut self,
+        host: &mut dyn Sys,
+        v: usize,
+        to: usize,
+        t: u32,
+        enqueue: EnqueueFlags,
+        flags: WakeFlags,
+    ) {
+        self.lock_rq(host, to);
+        let at = host.now();
+        host.charge(self.machine.costs.sched.enqueue_ns);
+        match self.class(t) {
+            Class::Fair => self.fair_enqueue(host, v, to, t, at, enqueue),
+            _ => self.rt_enqueue(to, t),
+        }
+        self.wakeup_preempt(host, v, to, t, flags);
+        self.unlock_rq(host, to);
+    }
+
+    /// Returns the vCPU for a thread that wakes up, starts or executes a program.
+    fn select(&mut self, host: &mut dyn Sys, v: usize, t: u32, flags: WakeFlags) -> usize {
+        let prev = self.thread(t).vcpu;
+        let chosen = match self.class(t) {
+            _ if self.thread(t).nr_allowed <= 1 => self.first_allowed(t),
+            Class::Fair => self.fair_select(host, v, t, flags),
+            _ => self.rt_select(t, prev),
+        };
+        let usable = [chosen, prev].into_iter().find(|v| self.allowed(t, *v));
+        usable.unwrap_or_else(|| self.first_allowed(t))
+    }
+
+    fn first_allowed(&self, t: u32) -> usize {
+        cpumask::first(&self.thread(t).mask).map_or(0, CpuId::idx)
+    }
+
+    /// `wakeup_preempt()`: decides whether a thread that arrived on `to` interrupts
+    /// the running one.
+    fn wakeup_preempt(
+        &mut self,
+        host: &mut dyn Sys,
+        v: usize,
+        to: usize,
+        t: u32,
+        flags: WakeFlags,
+    ) {
+        let (class, next) = (self.class(t), self.vcpus[to].next_class);
+        if class > next {
+            self.vcpus[to].next_class = class;
+            self.resched(host, v, to);
+        } else if class == next {
+            match class {
+                Class::Fair => self.fair_wakeup_preempt(host, v, to, t, flags),
+                _ => self.rt_wakeup_preempt(host, v, to, t),
+            }
+        }
+    }
+
+    /// `wake_up_new_task()`: puts a new thread on a vCPU.
     pub(crate) fn start_thread(&mut self, host: &mut dyn Sys, v: usize, t: u32) {
-        let to = self.emptiest(t);
-        self.thread_mut(t).vruntime = self.vcpus[to].min_vruntime;
-        self.enqueue(to, t);
-        self.arrived(host, v, to, t);
+        self.fair_new(t);
+        let to = self.select(host, v, t, WakeFlags::FORK);
+        self.thread_mut(t).vcpu = to;
+        self.activate(host, v, to, t, EnqueueFlags::INITIAL, WakeFlags::FORK);
+    }
+
+    /// Moves a thread that waits in a run queue to another vCPU.
+    pub(crate) fn move_queued(&mut self, host: &mut dyn Sys, v: usize, t: u32, to: usize) {
+        self.dequeue(host, v, t, DequeueFlags::MIGRATE);
+        self.thread_mut(t).vcpu = to;
+        let flags = EnqueueFlags { migrated: true, ..EnqueueFlags::RESTORE };
+        let now = host.now();
+        match self.class(t) {
+            Class::Fair => self.fair_enqueue(host, v, to, t, now, flags),
+            _ => self.rt_enqueue(to, t),
+        }
+        self.wakeup_preempt(host, v, to, t, WakeFlags::default());
+    }
+
+    /// Makes the vCPU give away its running thread.
+    fn push_away(&mut self, host: &mut dyn Sys, v: usize, t: u32, to: usize) {
+        host.charge(2 * self.machine.costs.sched.context_switch_ns);
+        let of = self.thread(t).vcpu;
+        self.vcpus[of].push = Some((t, to));
+        self.resched(host, v, of);
+    }
+
+    /// `sched_exec()`: a thread that executes a program has no cache content to lose.
+    pub(crate) fn exec_thread(&mut self, host: &mut dyn Sys, v: usize, t: u32) {
+        host.charge(self.machine.costs.syscall.exec_ns);
+        let to = self.select(host, v, t, WakeFlags { ttwu: false, ..WakeFlags::EXEC });
+        if to != v {
+            self.push_away(host, v, t, to);
+        }
+        self.thread_mut(t).cache = Default::default();
     }
 
     pub(crate) fn yield_current(&mut self, host: &mut dyn Sys, v: usize, t: u32) {
         host.charge(self.machine.costs.syscall.entry_ns);
-        let own = rank(self.thread(t).policy);
-        let equals = self.vcpus[v].queue.iter().filter(|key| key.0.0 == own);
-        if let Some(last) = equals.map(|key| key.1).max() {
-            let thread = self.thread_mut(t);
-            thread.vruntime = thread.vruntime.max(last + 1);
+        match self.class(t) {
+            Class::Fair => self.fair_yield(host, v),
+            _ => self.rt_requeue(v, t),
         }
         self.vcpus[v].need_resched = true;
     }
 
-    /// The scheduler's part of the tick.
-    pub(crate) fn tick_current(&mut self, host: &mut dyn Sys, v: usize) {
-        self.raise_min_vruntime(v);
-        let Some(t) = self.vcpus[v].current else { return };
-        let Some(&(Reverse(first), ..)) = self.vcpus[v].queue.first() else {
-            return self.tick_balance(host, v);
-        };
-        let thread = self.thread(t);
-        let slice = match thread.policy {
-            Policy::Fifo { .. } | Policy::Deadline { .. } => Nanos::MAX,
-            Policy::RoundRobin { .. } => RR_SLICE_NS,
-            _ => SLICE_NS,
-        };
-        let own = rank(thread.policy);
-        if first > own || first == own && thread.slice_used >= slice {
-            self.vcpus[v].need_resched = true;
+    /// The scheduler's part of the tick of a busy vCPU.
+    pub(crate) fn sched_tick(&mut self, host: &mut dyn Sys, v: usize) {
+        let Some(t) = self.vcpus[v].rq_curr else { return };
+        match self.class(t) {
+            Class::Fair => self.fair_tick(host, v),
+            _ => self.rt_tick(host, v, t),
         }
-        // A waiting thread goes to an idle vCPU: a busy vCPU balances for the idle ones.
-        let waiting = self.vcpus[v].queue.last().map(|key| key.2);
-        let free = |t: u32| {
-            (0..self.vcpus.len()).find(|other| self.is_free(*other) && self.allowed(t, *other))
-        };
-        if let Some((t, to)) = waiting.and_then(|t| Some((t, free(t)?))) {
-            self.charge_balance(host);
-            host.charge(self.machine.costs.sched.migrate_ns);
-            let key = self.key(t);
-            self.vcpus[v].queue.remove(&key);
-            self.migrate(t, to);
-            self.arrived(host, v, to, t);
-            return;
-        }
-        self.tick_balance(host, v);
+        self.fair_balance_tick(host, v);
     }
 
-    fn tick_balance(&mut self, host: &mut dyn Sys, v: usize) {
-        if self.vcpus[v].ticks.is_multiple_of(BALANCE_TICKS) {
-            self.pull(host, v, 2);
+    pub(crate) fn set_thread_nice(&mut self, host: &mut dyn Sys, v: usize, t: u32, nice: i8) {
+        self.thread_mut(t).nice = nice.clamp(-20, 19);
+        self.fair_reweight(host, v, t);
+    }
+
+    pub(crate) fn set_thread_mask(&mut self, host: &mut dyn Sys, v: usize, t: u32, mask: CpuMask) {
+        self.end_delay(host, t);
+        let thread = self.thread_mut(t);
+        thread.nr_allowed = cpumask::weight(&mask);
+        thread.mask = mask;
+        if !self.allowed(t, self.thread(t).vcpu) {
+            self.leave_forbidden(host, v, t);
         }
     }
 
-    fn charge_balance(&self, host: &mut dyn Sys) {
-        let costs = &self.machine.costs.sched;
-        let scan = self.vcpus.len() as u64 * costs.balance_scan_cpu_ns;
-        host.charge(costs.balance_ns + scan);
-    }
-
-    /// Pulls a waiting thread from the longest queue if its vCPU has `more` threads more than this
-    /// one. Returns whether it has pulled one.
-    pub(crate) fn pull(&mut self, host: &mut dyn Sys, v: usize, more: usize) -> bool {
-        let own = self.load(v);
-        let waits = |t: u32| self.allowed(t, v) && self.preemptible(t);
-        let from = (0..self.vcpus.len()).filter(|other| {
-            let waiting = !self.vcpus[*other].queue.is_empty();
-            *other != v && waiting && self.load(*other) >= (own + more).max(2)
-        });
-        let busiest = from.max_by_key(|other| (self.load(*other), Reverse(*other)));
-        let Some(from) = busiest else { return false };
-        self.charge_balance(host);
-        let found = self.vcpus[from].queue.iter().rev().find(|key| waits(key.2)).copied();
-        let Some(key) = found else { return false };
-        host.charge(self.machine.costs.sched.migrate_ns);
-        self.vcpus[from].queue.remove(&key);
-        self.migrate(key.2, v);
-        true
-    }
-
-    /// Checks that each thread is where its state says.
-    fn check_threads(&self) -> Result<(), String> {
-        for (t, thread) in (0..).zip(&self.threads) {
-            let queued = |vcpu: &&crate::Vcpu| vcpu.queue.iter().any(|key| key.2 == t);
-            let queues = self.vcpus.iter().filter(queued).count();
-            let currents = self.vcpus.iter().filter(|vcpu| vcpu.current == Some(t)).count();
-            let expected = match thread.state {
-                State::Running => (0, 1),
-                State::Waiting => (1, 0),
-                State::Sleeping | State::Gone => (0, 0),
-            };
-            if (queues, currents) != expected {
-                let (name, state) = (&thread.name, thread.state);
-                let found = format!("is in {queues} queues and current on {currents} vCPUs");
-                return Err(format!("thread {name} is {state:?}, {found}"));
+    /// Moves a thread that may not use its vCPU any more.
+    fn leave_forbidden(&mut self, host: &mut dyn Sys, v: usize, t: u32) {
+        let to = self.first_allowed(t);
+        match self.thread(t).state {
+            State::Running => self.push_away(host, v, t, to),
+            State::Waiting if self.thread(t).wake_queued.is_none() => {
+                self.move_queued(host, v, t, to);
             }
-            if queues == 1 && !self.vcpus[thread.vcpu].queue.contains(&self.key(t)) {
-                return Err(format!("thread {} is queued under another key", thread.name));
-            }
+            _ => {}
         }
-        Ok(())
     }
 
-    /// Changes what orders a thread in its queue, and reconsiders who runs.
-    pub(crate) fn change(
+    /// A thread that sleeps, but is still queued (delayed dequeue), cannot change: its delay ends.
+    fn end_delay(&mut self, host: &mut dyn Sys, t: u32) {
+        if self.thread(t).state == State::Sleeping && self.class(t) == Class::Fair {
+            self.fair.end_delay(TaskId(t), host.now());
+        }
+    }
+
+    pub(crate) fn set_thread_policy(
         &mut self,
         host: &mut dyn Sys,
         v: usize,
         t: u32,
-        change: impl FnOnce(&mut crate::Thread),
+        policy: Policy,
     ) {
-        let key = self.key(t);
-        let at = self.thread(t).vcpu;
-        let queued = self.vcpus[at].queue.remove(&key);
-        change(self.thread_mut(t));
-        match self.thread(t).state {
-            State::Waiting if queued && !self.allowed(t, at) => self.place_elsewhere(host, v, t),
-            State::Waiting if queued => {
-                self.enqueue(at, t);
-                self.arrived(host, v, at, t);
-            }
-            State::Running => self.send(host, v, at, Irq::Resched),
-            _ => {}
+        self.end_delay(host, t);
+        let thread = self.thread(t);
+        let (at, running) = (thread.vcpu, thread.state == State::Running);
+        let queued = running || thread.state == State::Waiting && thread.wake_queued.is_none();
+        let old = self.class(t);
+        let new = if rank(policy) > 0 { Class::Rt } else { Class::Fair };
+        if old == new && new == Class::Fair {
+            self.thread_mut(t).policy = policy;
+            return self.fair_reweight(host, v, t);
         }
+        if queued {
+            let flags = DequeueFlags { special: true, ..DequeueFlags::SAVE };
+            self.dequeue(host, v, t, flags);
+        }
+        if old == Class::Fair {
+            if running {
+                self.fair.put_prev(CpuId(at as u32), host.now());
+            }
+            self.fair_switched_from(host, t);
+        }
+        self.thread_mut(t).policy = policy;
+        self.fair_reweight(host, v, t);
+        if new == Class::Fair {
+            self.fair_switched_to(host, t);
+        }
+        if queued {
+            match new {
+                Class::Fair => {
+                    let now = host.now();
+                    self.fair_enqueue(host, v, at, t, now, EnqueueFlags::RESTORE);
+                }
+                _ => self.rt_enqueue(at, t),
+            }
+        }
+        if running {
+            self.set_next(host, at, Some(t));
+            self.vcpus[at].next_class = new;
+            self.vcpus[at].need_resched = at == v;
+            self.resched(host, v, at);
+        } else if queued {
+            self.wakeup_preempt(host, v, at, t, WakeFlags::default());
+        }
+    }
+
+    /// Checks that each thread is where its state says.
+    fn check_threads(&self) -> Result<(), String> {
+        let mut queued = vec![0; self.threads.len()];
+        let mut current = vec![0; self.threads.len()];
+        for (v, vcpu) in self.vcpus.iter().enumerate() {
+            let fair = self.fair.tasks_on(CpuId(v as u32)).into_iter().map(|task| task.0);
+            let waits = fair.chain(self.rt.threads(v)).chain(vcpu.wake_list.iter().copied());
+            for t in waits {
+                queued[t as usize] += 1;
+                if self.thread(t).vcpu != v {
+                    return Err(format!("thread {} waits on vCPU {v}", self.thread(t).name));
+                }
+            }
+            if let Some(t) = vcpu.current {
+                current[t as usize] += 1;
+            }
+        }
+        for (t, thread) in self.threads.iter().enumerate() {
+            let (queues, currents) = (queued[t], current[t]);
+            let ok = match thread.state {
+                State::Running => (queues, currents) == (1, 1),
+                State::Waiting => (queues, currents) == (1, 0),
+                State::Sleeping => {
+                    let delayed = self.fair.delayed_on(TaskId(t as u32)).is_some();
+                    (queues, currents) == (u32::from(delayed), 0)
+                }
+                State::Gone => (queues, currents) == (0, 0),
+            };
+            if !ok {
+                let (name, state) = (&thread.name, thread.state);
+                let found = format!("is in {queues} queues and current on {currents} vCPUs");
+                return Err(format!("thread {name} is {state:?}, {found}"));
+            }
+        }
+        Ok(())
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! Owns: who gets a spin lock next, the halt of a waiter for a paravirtual lock, directed yields.
 //! Does not: know the locks (the program does).
-//! Models: `virt_spin_lock()`, `pv_wait()`, `kvm_vcpu_on_spin()`, `flush_tlb_multi()`, as far as
-//! they take time.
+//! Models: `virt_spin_lock()`, `pv_wait()`, `kvm_vcpu_on_spin()`, `flush_tlb_multi()`, 7.3, as far
+//! as they take time.
 //!
 //! A vCPU that is off its CPU makes no progress, so its thread does not reach the release of a lock
 //! that it holds, and those that wait for the lock burn CPU time. Nothing here causes that.
@@ -17,8 +17,6 @@ use crate::{GuestKernel, Mode, SpinLocks};
 
 /// Longest window until a pause-loop exit.
 const MAX_WINDOW_NS: Nanos = 1_000_000_000;
-/// Number of vCPUs that may refuse a directed yield before the search ends.
-const MAX_REFUSALS: u32 = 3;
 
 impl GuestKernel {
     /// Lets the current thread spin. It waits for a lock or a flush of the kernel, or spins as a
@@ -41,7 +39,7 @@ impl GuestKernel {
         }
         if ple {
             if self.vcpus[v].paused >= self.vcpus[v].ple_window {
-                self.pause_exit(host, v);
+                self.pause_exit(host, v, t);
             }
             let vcpu = &self.vcpus[v];
             max = max.min(vcpu.ple_window - vcpu.paused);
@@ -117,41 +115,55 @@ impl GuestKernel {
     }
 
     /// A pause-loop exit: yields to another vCPU of the guest that waits for a CPU.
-    fn pause_exit(&mut self, host: &mut dyn Sys, v: usize) {
+    fn pause_exit(&mut self, host: &mut dyn Sys, v: usize, t: u32) {
         let costs = &self.machine.costs.guest;
         host.charge(costs.pause_ns);
         self.stats.exits.pause += 1;
         let vcpu = &mut self.vcpus[v];
         vcpu.paused = 0;
         vcpu.ple_window = costs.ple_grow.of(vcpu.ple_window).min(MAX_WINDOW_NS);
+        let to_kernel_mode = self.in_kernel(t);
         let (count, first) = (self.vcpus.len(), self.last_boosted + 1);
-        let mut refusals = 0;
         for other in (0..count).map(|i| (first + i) % count).filter(|other| *other != v) {
-            let vcpu = &mut self.vcpus[other];
-            let waits = match vcpu.mode {
-                Mode::Halted | Mode::LockHalted | Mode::Off => false,
-                Mode::Idle | Mode::Runs | Mode::Spins => !host.is_on_cpu(vcpu.task),
-            };
-            if !waits {
+            if !self.may_be_boosted(host, other, to_kernel_mode) {
                 continue;
             }
-            if vcpu.mode == Mode::Spins {
-                vcpu.eligible = !vcpu.eligible;
-                if !vcpu.eligible {
-                    continue;
-                }
-            }
             self.stats.yields_tried += 1;
-            if host.yield_to(vcpu.task) {
+            if host.yield_to(self.vcpus[other].task) {
                 self.stats.yields_done += 1;
                 self.last_boosted = other;
-                return;
-            }
-            refusals += 1;
-            if refusals == MAX_REFUSALS {
+                self.vcpus[v].in_spin_loop = true;
                 return;
             }
         }
+        self.vcpus[v].eligible = false;
+    }
+
+    /// Whether a thread is in the guest's kernel, as far as the guest knows that: it holds or waits
+    /// for a spin lock, or waits for TLB flushes.
+    fn in_kernel(&self, t: u32) -> bool {
+        self.thread(t).lock_depth > 0 || self.thread(t).flush_left > 0
+    }
+
+    /// Whether a vCPU is a candidate for a directed yield: it waits for a CPU, runs code of the
+    /// kernel or has an interrupt to handle, if the yielding vCPU is in the kernel
+    /// (`to_kernel_mode`), and is not itself in a pause-loop exit, except every second time.
+    fn may_be_boosted(&mut self, host: &dyn Sys, v: usize, to_kernel_mode: bool) -> bool {
+        let vcpu = &self.vcpus[v];
+        if vcpu.mode == Mode::Off || !host.waits_for_cpu(vcpu.task) {
+            return false;
+        }
+        let in_user_mode = vcpu.current.is_some_and(|t| !self.in_kernel(t));
+        let preempted = matches!(vcpu.mode, Mode::Runs | Mode::Spins);
+        if to_kernel_mode && preempted && in_user_mode && vcpu.pending == 0 {
+            return false;
+        }
+        let vcpu = &mut self.vcpus[v];
+        if !vcpu.in_spin_loop {
+            return true;
+        }
+        vcpu.eligible = !vcpu.eligible;
+        !vcpu.eligible
     }
 
     /// Flushes the TLBs of all vCPUs that run the thread's process.

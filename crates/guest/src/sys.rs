@@ -5,14 +5,13 @@
 //! Does not: hold state.
 
 use scxlab_kernel::behavior::{
-    Access, AccessId, CgroupSpec, Policy, RegionId, RegionSpec, Sys, SysError, TaskSpec,
+    Access, AccessId, CacheMarks, CgroupSpec, Policy, RegionId, RegionSpec, Sys, SysError, TaskSpec,
 };
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 
 use crate::account::ThreadTimes;
 use crate::interrupt::Irq;
-use crate::run::FIRST_VRUNTIME;
 use crate::{GuestKernel, State, Thread, Timer};
 
 /// Bits of a thread's number. In the keys of random streams, the guest's number is above them, so
@@ -25,6 +24,20 @@ pub(crate) struct GuestSys<'a> {
     pub host: &'a mut dyn Sys,
     /// The vCPU that executes.
     pub v: usize,
+}
+
+impl GuestKernel {
+    /// Returns the key of a thread's random streams.
+    pub(crate) fn random_key(&self, t: u32) -> u32 {
+        (self.config.number + 1) << THREAD_BITS | t
+    }
+
+    /// Returns the vCPUs of a set.
+    fn vcpus_of(&self, cpus: &CpuMask) -> CpuMask {
+        let count = self.vcpus.len() as u32;
+        let in_set = (0..count).map(CpuId).filter(|vcpu| cpumask::test(cpus, *vcpu));
+        CpuMask::of(count as usize, in_set)
+    }
 }
 
 impl GuestSys<'_> {
@@ -57,8 +70,8 @@ impl Sys for GuestSys<'_> {
         self.os.vcpus.len() as u32
     }
 
-    fn wake(&mut self, task: TaskId, _sync: bool) -> bool {
-        self.os.wake_thread(self.host, self.v, task.0)
+    fn wake(&mut self, task: TaskId, sync: bool) -> bool {
+        self.os.wake_thread(self.host, self.v, task.0, sync)
     }
 
     fn stop_spin(&mut self, task: TaskId) {
@@ -69,11 +82,11 @@ impl Sys for GuestSys<'_> {
         let parent = parent.map(|parent| self.lives(parent)).transpose()?;
         let group = spec.thread_group_of.map(|member| self.lives(member)).transpose()?;
         let mask = match (&spec.affinity, parent) {
-            (Some(mask), _) => Some(mask.clone()),
+            (Some(mask), _) => self.os.vcpus_of(mask),
             (None, Some(parent)) => self.os.thread(parent).mask.clone(),
-            (None, None) => None,
+            (None, None) => CpuMask::all(self.os.vcpus.len()),
         };
-        if mask.as_ref().is_some_and(|mask| cpumask::is_empty(mask)) {
+        if cpumask::is_empty(&mask) {
             return Err(SysError::Invalid);
         }
         self.charge(self.os.machine.costs.syscall.fork_ns);
@@ -85,13 +98,17 @@ impl Sys for GuestSys<'_> {
         let thread = Thread {
             name: spec.name,
             state: State::Waiting,
-            vcpu: self.v,
+            vcpu: parent.map_or(self.v, |parent| self.os.thread(parent).vcpu),
             policy: spec.policy,
             nice: spec.nice,
+            slice_request: spec.slice_request,
+            nr_allowed: cpumask::weight(&mask),
             mask,
+            wake_queued: None,
+            rt_key: None,
+            rr_used: 0,
+            cache: CacheMarks::default(),
             process: group.map_or(t, |member| self.os.thread(member).process),
-            vruntime: FIRST_VRUNTIME,
-            slice_used: 0,
             left: None,
             wake_pending: false,
             timer: None,
@@ -116,40 +133,38 @@ impl Sys for GuestSys<'_> {
     }
 
     fn charge(&mut self, cost: Nanos) {
-        if !self.os.booting {
-            self.host.charge(cost);
-        }
+        self.host.charge(cost);
     }
 
     fn post(&mut self, at: Nanos, _cpu: CpuId, token: u64) {
         self.os.add_timer(0, at, Timer::Post(token));
-        if self.v != 0 && !self.os.booting {
+        if self.v != 0 {
             self.os.send(self.host, self.v, 0, Irq::Resched);
         }
     }
 
     fn set_affinity(&mut self, task: TaskId, cpus: &CpuMask) -> Result<(), SysError> {
         let t = self.lives(task)?;
-        let vcpus = 0..self.os.vcpus.len() as u32;
-        if !vcpus.map(CpuId).any(|vcpu| cpumask::test(cpus, vcpu)) {
+        let mask = self.os.vcpus_of(cpus);
+        if cpumask::is_empty(&mask) {
             return Err(SysError::Invalid);
         }
         self.syscall();
-        self.os.change(self.host, self.v, t, |thread| thread.mask = Some(cpus.clone()));
+        self.os.set_thread_mask(self.host, self.v, t, mask);
         Ok(())
     }
 
     fn set_nice(&mut self, task: TaskId, nice: i8) -> Result<(), SysError> {
         let t = self.lives(task)?;
         self.syscall();
-        self.os.thread_mut(t).nice = nice.clamp(-20, 19);
+        self.os.set_thread_nice(self.host, self.v, t, nice);
         Ok(())
     }
 
     fn set_policy(&mut self, task: TaskId, policy: Policy) -> Result<(), SysError> {
         let t = self.lives(task)?;
         self.syscall();
-        self.os.change(self.host, self.v, t, |thread| thread.policy = policy);
+        self.os.set_thread_policy(self.host, self.v, t, policy);
         Ok(())
     }
 
@@ -195,8 +210,8 @@ impl Sys for GuestSys<'_> {
     }
 
     fn random(&mut self, stream: &'static str, task: TaskId) -> u64 {
-        let key = (self.os.config.number + 1) << THREAD_BITS | task.0;
-        self.host.random(stream, TaskId(key))
+        let key = TaskId(self.os.random_key(task.0));
+        self.host.random(stream, key)
     }
 
     fn count_work(&mut self, task: TaskId, units: u64) {
@@ -244,7 +259,8 @@ impl Sys for GuestSys<'_> {
             true => thread.lock_depth += 1,
             false => thread.lock_depth = thread.lock_depth.saturating_sub(1),
         }
-        thread.lock_depth == 0 && self.os.vcpus[self.v].need_resched
+        let free = thread.lock_depth == 0;
+        free && self.os.must_schedule(self.v, true)
     }
 
     fn finish(&mut self) {

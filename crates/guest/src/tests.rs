@@ -144,7 +144,9 @@ impl Behavior for Script {
     fn start(&mut self, sys: &mut dyn Sys) {
         for n in 0..self.0.len() {
             let leader = (n > 0).then_some(TaskId(0));
-            let spec = TaskSpec { thread_group_of: leader, ..TaskSpec::normal(&format!("t{n}")) };
+            let affinity = Some(CpuMask::of(self.0.len(), [CpuId(n as u32)]));
+            let name = format!("t{n}");
+            let spec = TaskSpec { thread_group_of: leader, affinity, ..TaskSpec::normal(&name) };
             assert_eq!(sys.fork(None, spec), Ok(TaskId(n as u32)));
         }
     }
@@ -176,7 +178,7 @@ impl Behavior for Script {
     }
 }
 
-const COMPUTE: Act = Act::Step(TaskStep::Compute { work: 10 * MS });
+const COMPUTE: Act = Act::Step(TaskStep::Compute { work: 3 * MS });
 const SPIN: Act = Act::Step(TaskStep::Spin);
 const BLOCK: Act = Act::Step(TaskStep::Block);
 
@@ -208,25 +210,25 @@ fn boot(host: &mut Host, pv: bool, ple: bool, threads: &[&[Act]]) -> Guest {
 fn a_cut_step_goes_on() {
     let mut host = Host::default();
     let mut guest = boot(&mut host, false, false, &[&[COMPUTE]]);
-    host.now += 4 * MS;
-    host.rest.insert(0, 6 * MS);
-    assert_eq!(guest.step(&mut host, 0), TaskStep::Compute { work: 6 * MS });
-    host.now += 6 * MS;
+    host.now += MS;
+    host.rest.insert(0, 2 * MS);
+    assert_eq!(guest.step(&mut host, 0), TaskStep::Compute { work: 2 * MS });
+    host.now += 2 * MS;
     assert_eq!(guest.step(&mut host, 0), TaskStep::Exit, "the last thread has exited");
-    assert_eq!(guest.report(&host, host.now).threads[0].times.run, 10 * MS);
+    assert_eq!(guest.report(&host, host.now).threads[0].times.run, 3 * MS);
 }
 
 #[test]
 fn time_off_the_cpu_is_stolen_from_the_thread() {
     let mut host = Host::default();
     let mut guest = boot(&mut host, false, false, &[&[COMPUTE, COMPUTE]]);
-    host.now += 13 * MS;
+    host.now += 6 * MS;
     host.delay.insert(0, 3 * MS);
     guest.step(&mut host, 0);
     let report = guest.report(&host, host.now);
     let (vcpu, thread) = (report.vcpus[0].times, report.threads[0].times);
-    assert_eq!((vcpu.user, vcpu.steal), (10 * MS, 3 * MS));
-    assert_eq!((thread.run, thread.steal), (10 * MS, 3 * MS));
+    assert_eq!((vcpu.user, vcpu.steal), (3 * MS, 3 * MS));
+    assert_eq!((thread.run, thread.steal), (3 * MS, 3 * MS));
 }
 
 #[test]
@@ -236,12 +238,12 @@ fn a_wakeup_wakes_a_halted_vcpu_once() {
         boot(&mut host, false, false, &[&[COMPUTE, Act::Wake(1), COMPUTE], &[BLOCK, COMPUTE]]);
     assert_eq!(guest.stats().exits.halt, 1);
     host.calls();
-    host.now += 10 * MS;
+    host.now += 3 * MS;
     guest.step(&mut host, 0);
     assert_eq!(host.calls(), ["wake 1"]);
     assert_eq!(guest.stats().exits.ipi, 1);
     host.now += US;
-    assert_eq!(guest.step(&mut host, 1), TaskStep::Compute { work: 10 * MS });
+    assert_eq!(guest.step(&mut host, 1), TaskStep::Compute { work: 3 * MS });
 }
 
 #[test]
@@ -249,34 +251,35 @@ fn the_last_exit_powers_off() {
     let mut host = Host::default();
     let mut guest = boot(&mut host, false, false, &[&[COMPUTE], &[]]);
     host.calls();
-    host.now += 10 * MS;
+    host.now += 3 * MS;
     assert_eq!(guest.step(&mut host, 0), TaskStep::Exit);
     assert_eq!(host.calls(), ["wake 1"], "the idle vCPU comes to its exit");
     assert_eq!(guest.step(&mut host, 1), TaskStep::Exit);
 }
 
-/// The candidates of a directed yield are vCPUs that wait for a CPU, in turn; one that spins counts
-/// every second time.
+/// Candidates of a directed yield wait for a CPU in the guest's kernel. One that yielded itself
+/// counts every second time.
 #[test]
 fn a_pause_loop_exit_yields_to_a_preempted_vcpu() {
     let mut host = Host::default();
-    let threads: [&[Act]; 5] = [&[SPIN], &[SPIN], &[COMPUTE], &[BLOCK], &[COMPUTE]];
+    let threads: [&[Act]; 4] =
+        [&[Act::Lock, SPIN], &[Act::Lock, SPIN], &[COMPUTE], &[Act::Lock, COMPUTE]];
     let mut guest = boot(&mut host, false, true, &threads);
     host.calls();
-    host.preempted.extend([1, 2, 3]);
     host.yields = true;
-    let mut exits = |host: &mut Host| {
-        host.now += 5 * MS;
-        assert!(matches!(guest.step(host, 0), TaskStep::SpinFor { .. }));
+    let mut exits = |host: &mut Host, vcpu: u32, preempted: &[u32]| {
+        host.preempted = preempted.iter().copied().collect();
+        host.now += MS / 2;
+        assert!(matches!(guest.step(host, vcpu), TaskStep::SpinFor { .. }));
         host.calls().into_iter().filter(|call| call.starts_with("yield")).collect::<Vec<_>>()
     };
-    assert_eq!(exits(&mut host), ["yield to 1"]);
-    assert_eq!(exits(&mut host), ["yield to 2"], "after the last one that was boosted");
-    assert_eq!(exits(&mut host), ["yield to 2"], "vCPU 1 spins and is passed over");
-    assert_eq!(exits(&mut host), ["yield to 1"]);
+    assert_eq!(exits(&mut host, 0, &[1, 2, 3]), ["yield to 1"], "it was preempted while it span");
+    assert_eq!(exits(&mut host, 0, &[1, 2, 3]), ["yield to 3"], "vCPU 2 is in user mode");
+    assert_eq!(exits(&mut host, 1, &[3]), ["yield to 3"]);
+    assert!(exits(&mut host, 0, &[1]).is_empty(), "vCPU 1 has yielded");
+    assert_eq!(exits(&mut host, 0, &[1]), ["yield to 1"], "for the second time");
     host.yields = false;
-    host.preempted.extend([4]);
-    assert_eq!(exits(&mut host), ["yield to 2", "yield to 4"]);
+    assert_eq!(exits(&mut host, 0, &[1, 3]), ["yield to 3"], "a refusal, and not vCPU 1 again");
 }
 
 #[test]
@@ -303,18 +306,19 @@ fn a_flush_waits_for_vcpus_of_the_process() {
             boot(&mut host, pv, false, &[&[COMPUTE, flush, COMPUTE], &[COMPUTE], &[BLOCK]]);
         host.calls();
         host.preempted.insert(1);
-        host.now += 10 * MS;
+        host.now += 3 * MS;
         let step = guest.step(&mut host, 0);
         if pv {
-            assert_eq!(step, TaskStep::Compute { work: 10 * MS });
+            assert_eq!(step, TaskStep::Compute { work: 3 * MS });
             assert!(host.calls().is_empty());
             continue;
         }
         assert_eq!((step, host.calls()), (TaskStep::Spin, vec!["kick 1".to_owned()]));
         host.rest.insert(1, MS);
         assert_eq!(guest.step(&mut host, 1), TaskStep::Compute { work: MS });
-        assert_eq!(host.calls(), ["stop 0"]);
-        assert_eq!(guest.step(&mut host, 0), TaskStep::Compute { work: 10 * MS });
+        // vCPU 1 also ticks, and asks the idle vCPU 2 to balance.
+        assert_eq!(host.calls(), ["stop 0", "wake 2"]);
+        assert_eq!(guest.step(&mut host, 0), TaskStep::Compute { work: 3 * MS });
     }
 }
 

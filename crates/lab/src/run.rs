@@ -119,7 +119,7 @@ fn never_ran(run: &Run) -> Vec<NeverRan> {
     let waited = |run_ns: u64, wait_ns: u64| run_ns == 0 && wait_ns > 0 && wait_ns >= grace;
     let tasks = run.tasks.iter().filter_map(|t| Some((t.name.clone(), t.run_ns, t.wait_ns?)));
     let threads = run.guests.iter().flat_map(|guest| &guest.threads);
-    let threads = threads.map(|t| (t.name.clone(), t.run_ns, t.wait_ns + t.steal_ns));
+    let threads = threads.map(|t| (t.name.clone(), t.run_ns + t.kernel_ns, t.wait_ns + t.steal_ns));
     let all = tasks.chain(threads).filter(|(_, run_ns, wait_ns)| waited(*run_ns, *wait_ns));
     all.map(|(name, _, wait_ns)| NeverRan { name, wait_ns }).collect()
 }

@@ -64,6 +64,19 @@ pub fn kernel_of(machine: Machine, program: &Program, seed: u64) -> Kernel {
     boot_program(machine, program, seed, costs, perturb)
 }
 
+/// As `kernel_with_calls`, for a workload with guests whose kernels have another cost table than
+/// the host.
+pub fn kernel_with_guest_costs(host: Machine, guest: Machine, text: &str, seed: u64) -> Kernel {
+    let costs = SyscallCosts::from_lookup(|name| guest.costs.workload_ns(name));
+    let program = workload(text);
+    let nr_cpus = host.topology.nr_cpus() as u32;
+    let config = ExecConfig { nr_cpus, costs, ..Default::default() };
+    let behavior = behavior(&program, config, &Arc::new(guest)).unwrap_or_else(|e| panic!("{e}"));
+    let (machine, limits) = (Arc::new(host), Limits::default());
+    let setup = Setup { machine, seed, limits, tracer: Default::default(), mem_size: MEM_SIZE };
+    Kernel::boot(setup, behavior).unwrap_or_else(|e| panic!("{e}"))
+}
+
 fn boot(machine: Machine, text: &str, seed: u64, costs: SyscallCosts, perturb: Perturb) -> Kernel {
     boot_program(machine, &workload(text), seed, costs, perturb)
 }

@@ -70,6 +70,25 @@ impl Kernel {
         self.cache_traffic.llc[llc.idx()] += cold_l3;
     }
 
+    /// Executes `Sys::switch_footprint`. The rest of the previous working set's refill is dropped,
+    /// as it is when a task leaves its CPU; time for memory faults stays due.
+    pub(crate) fn change_footprint(
+        &mut self,
+        task: TaskId,
+        bytes: u64,
+        marks: CacheMarks,
+    ) -> CacheMarks {
+        let Some(t) = self.tasks.get(task) else { return marks };
+        let cpu = t.cpu;
+        let left = self.cache_traffic.marks(self.machine.topology.cpu(cpu));
+        let t = &mut self.tasks[task];
+        let faults = t.cut.faults().min(t.refill_left);
+        (t.footprint_bytes, t.cache_marks, t.refill_left) = (bytes, marks, 0);
+        self.set_refill_debt(cpu, task);
+        self.tasks[task].refill_left += faults;
+        left
+    }
+
     /// Returns how far away the data is that the LLC lacks: on another node if the task last ran on
     /// another node, else just beyond the LLC.
     fn refill_distance(&self, cache_marks: CacheMarks, cpu: CpuId) -> Distance {

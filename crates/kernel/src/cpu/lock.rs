@@ -35,6 +35,13 @@ pub struct Lock {
 }
 
 impl Lock {
+    /// Takes the lock on a CPU whose clock is `at`. Returns the time that this takes. For the
+    /// kernel of a guest, whose run queues have such locks.
+    pub fn acquire(&mut self, machine: &Machine, cpu: CpuId, at: Nanos) -> Nanos {
+        let transfer = Kernel::transfer(machine, self.last, cpu);
+        self.arrive(cpu, at) + transfer
+    }
+
     /// Registers the request of a CPU whose clock is `at`. Returns how long the CPU spins.
     #[inline]
     fn arrive(&mut self, cpu: CpuId, at: Nanos) -> Nanos {
@@ -52,7 +59,7 @@ impl Lock {
 
     /// Releases the lock at the holder's clock `at`, in an event at `now`.
     #[inline]
-    fn release(&mut self, at: Nanos, now: Nanos) {
+    pub fn release(&mut self, at: Nanos, now: Nanos) {
         if self.since > self.latest.end {
             if self.latest.end > now {
                 self.keep_latest(now);

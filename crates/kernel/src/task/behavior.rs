@@ -12,6 +12,7 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos, NodeId, TaskId};
 
 pub use crate::memory::access::{Access, AccessId, Order};
 pub use crate::memory::region::{MemPolicy, RegionId, RegionSpec};
+pub use crate::task::CacheMarks;
 
 /// Next step of a task. A computation or a spin makes progress only while the task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,9 +249,23 @@ pub trait Sys {
     fn run_delay(&self, _task: TaskId) -> Nanos {
         0
     }
+    /// Tells the kernel that the task goes on with another working set of this many bytes, which
+    /// was last in the caches that `marks` names. Returns the marks of the working set so far. The
+    /// task owes the time to refill the caches.
+    fn switch_footprint(&mut self, _task: TaskId, _bytes: u64, marks: CacheMarks) -> CacheMarks {
+        marks
+    }
+    /// Returns the time of the event that is handled. `now` is never earlier.
+    fn event_time(&self) -> Nanos {
+        self.now()
+    }
     /// Whether the task is the current task of a CPU.
     fn is_on_cpu(&self, _task: TaskId) -> bool {
         true
+    }
+    /// Whether the task is awake and waits for a CPU.
+    fn waits_for_cpu(&self, task: TaskId) -> bool {
+        !self.is_on_cpu(task)
     }
     /// `yield_to()`: the caller gives its turn to a task that waits for a CPU. Returns false if the
     /// class of the two tasks refuses.

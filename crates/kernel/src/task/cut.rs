@@ -21,8 +21,17 @@ pub struct Cut {
     left: Nanos,
     /// Cache refill time and memory faults' time that the task still owed at the cut, ns.
     owed: Nanos,
+    /// The part of `owed` that is memory faults' time. It stays after `take_cut`.
+    faults: Nanos,
     /// Generation of the present timer.
     generation: u32,
+}
+
+impl Cut {
+    /// Returns the memory faults' time that the task owed at its last cut, ns.
+    pub(crate) fn faults(&self) -> Nanos {
+        self.faults
+    }
 }
 
 impl Kernel {
@@ -93,7 +102,9 @@ impl Kernel {
             Some(TaskStep::Spin) => 0,
             Some(TaskStep::Memory { .. }) => {
                 let (left, owed) = self.memory_cut(task);
-                self.tasks[task].cut.owed += owed;
+                let cut = &mut self.tasks[task].cut;
+                cut.owed += owed;
+                cut.faults += owed;
                 left
             }
             _ => return,
@@ -113,7 +124,9 @@ impl Kernel {
         }
         let t = &mut self.tasks[task];
         t.spin_ended = false;
-        t.refill_left += std::mem::take(&mut t.cut.owed);
+        let owed = std::mem::take(&mut t.cut.owed);
+        t.refill_left += owed;
+        t.cut.faults = t.cut.faults.min(owed);
         std::mem::take(&mut t.cut.left)
     }
 }

@@ -8,10 +8,11 @@ use crate::bpf::flags::{queue, wake};
 use crate::bpf::mirror;
 use crate::kernel::event::{Event, SplitU64};
 use crate::kernel::{Kernel, Stop};
-use crate::task::Class;
 use crate::task::behavior::{
-    Access, AccessId, CgroupSpec, GuestRun, Policy, RegionId, RegionSpec, Sys, SysError, TaskSpec,
+    Access, AccessId, CacheMarks, CgroupSpec, GuestRun, Policy, RegionId, RegionSpec, Sys,
+    SysError, TaskSpec,
 };
+use crate::task::{Class, TaskState};
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, NodeId, TaskId};
 use scxlab_trace::event::EventKind;
@@ -204,8 +205,20 @@ impl Sys for Kernel {
         t.account.wait_ns + t.account.waiting_since.map_or(0, |since| now.saturating_sub(since))
     }
 
+    fn switch_footprint(&mut self, task: TaskId, bytes: u64, marks: CacheMarks) -> CacheMarks {
+        self.change_footprint(task, bytes, marks)
+    }
+
+    fn event_time(&self) -> Nanos {
+        self.now
+    }
+
     fn is_on_cpu(&self, task: TaskId) -> bool {
         self.tasks.get(task).is_some_and(|t| t.on_cpu)
+    }
+
+    fn waits_for_cpu(&self, task: TaskId) -> bool {
+        self.tasks.get(task).is_some_and(|t| t.state == TaskState::Runnable && !t.on_cpu)
     }
 
     fn yield_to(&mut self, task: TaskId) -> bool {

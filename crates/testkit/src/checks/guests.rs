@@ -12,10 +12,6 @@ use scxlab_workload::exec::guests;
 
 const LAW: &str = "guest time adds up";
 
-/// Longest time by which a task's wait may be ahead of its vCPU's account: the clock of the CPU
-/// that it left may be ahead of that of the CPU on which it goes on.
-const CLOCK_LEAD_NS: Nanos = 100_000;
-
 pub(super) fn check(k: &Kernel, broken: &mut Vec<Violation>) {
     for guest in guests(k) {
         let mut say = |what: String| {
@@ -38,9 +34,10 @@ fn times(k: &Kernel, guest: &Guest, say: &mut impl FnMut(String)) {
             say(format!("{} has lived for {lifetime} ns and has {t:?}", vcpu.name));
         }
         let exited = k.tasks.get(vcpu.task).is_none_or(|task| task.name != vcpu.name);
-        let waited = if exited { t.steal } else { k.run_delay(vcpu.task) };
-        if waited < t.steal || waited - t.steal > CLOCK_LEAD_NS {
-            say(format!("{} has waited {waited} ns and lost {} ns", vcpu.name, t.steal));
+        let lost = t.steal + vcpu.overlap;
+        let waited = if exited { lost } else { k.run_delay(vcpu.task) };
+        if waited != lost {
+            say(format!("{} has waited {waited} ns and lost {lost} ns", vcpu.name));
         }
     }
     let of_threads: Nanos = report.threads.iter().map(|thread| thread.times.run).sum();
