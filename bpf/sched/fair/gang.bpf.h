@@ -223,6 +223,14 @@ __weak bool tick_gang(u32 cpu, u32 group, bool over, u64 now)
 	bool graced;
 
 	if (round && gang_of_round(round) == gang_of(group)) {
+		/*
+		 * A leader whose CPU has no task of another gang leads round after round. A CPU
+		 * that has one follows into the next round only if it might join that round.
+		 */
+		if (gang == FAIR_GANG_V2 && g->round && g->round != round && !may_follow(gang_of(group), cpu)) {
+			g->round = 0;
+			return true;
+		}
 		take_part(g, round);
 		if (gang == FAIR_GANG_V1)
 			return over;
