@@ -10,6 +10,7 @@ use scxlab_kernel::ext::dsq::InsertAt;
 use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::ext::program::{ExtProgram, NativeOps};
 use scxlab_machine::id::CpuId;
+use scxlab_workload::exec::guests;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -30,6 +31,8 @@ pub enum InjectedFault {
     LosePage,
     /// Counts a TB as delivered by node 0 that nobody accessed.
     StretchBandwidth,
+    /// Lets the task of a guest's vCPU have waited for an hour.
+    StretchWait,
     /// Does not dispatch from its queue, so that CPUs stay idle although tasks wait.
     IgnoreQueue,
 }
@@ -81,6 +84,11 @@ impl Canary {
             (InjectedFault::StretchBandwidth, _) => {
                 let Some(memory) = &mut k.memory else { return };
                 memory.stats.served[0] += 1 << 80;
+            }
+            (InjectedFault::StretchWait, _) => {
+                let vcpu = guests(k).first().and_then(|guest| guest.vcpu_tasks().next());
+                let Some(vcpu) = vcpu else { return };
+                k.tasks[vcpu].account.wait_ns += 3_600_000_000_000;
             }
             _ => return,
         }

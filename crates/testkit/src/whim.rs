@@ -134,8 +134,8 @@ fn boot(choices: &mut Choices) -> Kernel {
 }
 
 /// Workloads beside those of `machines.rs`: tasks that fork, exit, communicate, and change class
-/// and cgroup.
-const OTHER_LOADS: [&str; 6] = [
+/// and cgroup; guests whose threads do so, lock and flush.
+const OTHER_LOADS: [&str; 8] = [
     "hackbench,groups=1,loops=20",
     "pingpong",
     "spin_barrier",
@@ -150,6 +150,16 @@ const OTHER_LOADS: [&str; 6] = [
      [[thread]]\nname = 'mover-{i}'\ninstances = 6\ncgroup = '/a/b'\n\
      ops = [{ loop = { ops = [{ compute = '700us' }, { move_cgroup = '/c' }, 'yield', { sleep = '200us' }, \
      { move_cgroup = '/a/b' }, { compute = '300us' }] } }]\n",
+    "lock_holder,threads=4,unmap=3,vms=2,vcpus=3",
+    "[[guest]]\nname = 'vm{i}'\ninstances = 2\nvcpus = 3\nhalt_poll = '20us'\nspinlock = 'ticket'\n\
+     [[guest.program.thread]]\nname = 'parent-{i}'\ninstances = 2\n\
+     ops = [{ loop = { ops = [{ fork = 'child' }, { compute = '200us' }, { sleep = '300us' }] } }]\n\
+     [[guest.program.thread]]\nname = 'child'\ninstances = 0\n\
+     ops = [{ compute = '100us' }, 'yield', { spin_lock = 'l' }, { compute = '20us' }, { spin_unlock = 'l' }]\n\
+     [[guest.program.thread]]\nname = 'changing-{i}'\ninstances = 3\n\
+     ops = [{ loop = { ops = [{ set_policy = { rr = 10 } }, { compute = '2ms' }, { sleep = '1ms' }, \
+     { set_policy = 'normal' }, { compute = '2ms' }, 'exec', { set_affinity = '1' }, { compute = '300us' }, \
+     { set_affinity = '0-2' }] } }]\n",
 ];
 
 /// Returns the object `whim` with the knobs, settings and operations that the input chooses.

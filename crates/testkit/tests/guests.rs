@@ -5,7 +5,8 @@ use scxlab_guest::GuestReport;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::kernel::Stop;
 use scxlab_machine::{Distance, Machine, Stream};
-use scxlab_testkit::checks::{self, Contract, LawChecker};
+use scxlab_testkit::canary::{Canary, InjectedFault, ops_data};
+use scxlab_testkit::checks::{self, Contract, LawChecker, run_checked};
 use scxlab_testkit::machines::{self, LOADS};
 use scxlab_testkit::sim::{
     attach_shipped, kernel, kernel_as_run, kernel_of, kernel_with_calls, kernel_with_guest_costs,
@@ -446,6 +447,16 @@ fn starved_threads_make_waits_longer() {
     let (starved, fewer) = late("policy = { fifo = 50 }");
     assert!(normal < 50 * MS && starved > 250 * MS, "{normal}, {starved} ns");
     assert_eq!(fewer + 1, ended, "one wait has not ended");
+}
+
+/// The checker of the laws notices wait time that is not in the guest's accounts.
+#[test]
+fn invented_waits_are_seen() {
+    let mut k = kernel("1n4c", "sleepers,tasks=6,vms=2,vcpus=3", 1);
+    k.attach(Canary::program(InjectedFault::StretchWait), ops_data("canary")).expect("attached");
+    let broken = run_checked(&mut k, 100 * MS, 50_000, Contract::default()).unwrap_err();
+    let seen = format!("{}: {}", broken.law, broken.what);
+    assert!(seen.starts_with("guest time adds up: guest vm0: vm0-vcpu0 has waited for"), "{seen}");
 }
 
 /// Each price of the cost table's group `guest` has an effect.

@@ -12,6 +12,12 @@ use scxlab_workload::exec::guests;
 
 const LAW: &str = "guest time adds up";
 
+/// Longest time that the host's kernel needs to put a vCPU to sleep, after the vCPU's own work. A
+/// wait for a CPU overlaps with the end of such a path, or with the guest's kernel, only.
+const HOST_PATH_NS: Nanos = 50_000;
+/// Longest path of the host's kernel besides: the start of a run, in which it forks all vCPUs.
+const START_NS: Nanos = 2_000_000;
+
 pub(super) fn check(k: &Kernel, broken: &mut Vec<Violation>) {
     for guest in guests(k) {
         let mut say = |what: String| {
@@ -32,6 +38,14 @@ fn times(k: &Kernel, guest: &Guest, say: &mut impl FnMut(String)) {
         let sum = t.user + t.spin + t.kernel + t.idle + t.steal;
         if sum != lifetime {
             say(format!("{} has lived for {lifetime} ns and has {t:?}", vcpu.name));
+        }
+        let switches = k
+            .tasks
+            .get(vcpu.task)
+            .map_or(0, |task| task.account.switches_voluntary + task.account.switches_involuntary);
+        let most = t.kernel + START_NS + switches * HOST_PATH_NS;
+        if vcpu.overlap > most {
+            say(format!("{} has waited for {} ns while it ran", vcpu.name, vcpu.overlap));
         }
         let exited = k.tasks.get(vcpu.task).is_none_or(|task| task.name != vcpu.name);
         let lost = t.steal + vcpu.overlap;
