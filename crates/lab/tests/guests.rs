@@ -60,7 +60,10 @@ fn results_of_guests_add_up() {
         let life = user_ns + spin_ns + kernel_ns + idle_ns + steal_ns;
         assert!((99 * MS..=100 * MS).contains(&life), "{vcpu:?}");
         let task = run.tasks.iter().find(|task| task.name == vcpu.name).expect("its task");
-        assert_eq!(task.wait_ns, Some(steal_ns), "{vcpu:?}");
+        // The host may count a wait from before the end of the guest's kernel code
+        // (`VcpuReport::overlap`).
+        let overlap = task.wait_ns.expect("the simulation counts waits").checked_sub(steal_ns);
+        assert!(overlap.is_some_and(|overlap| overlap <= 1_000), "{overlap:?}, {vcpu:?}");
     }
     let sum = |of: fn(&VcpuResult) -> u64| vcpus().map(of).sum::<u64>() as f64;
     assert_eq!(metric(&run, "guest_user"), sum(|v| v.user_ns));
