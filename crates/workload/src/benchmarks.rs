@@ -6,15 +6,21 @@
 //! Does not: contain results. A model defines what threads do; the simulation produces the times.
 
 use crate::error::{SourcePlace, WorkloadError};
-use crate::program::{GuestsOfLine, Program, TimeSpan};
+use crate::program::{GuestsOfLine, Op, Program, TimeSpan};
 
 mod chat;
+mod dbench;
+mod ebizzy;
 mod hackbench;
 mod hogs;
+mod kernbench;
 mod lock_holder;
+mod make;
+mod mkbench;
 mod pingpong;
 mod schbench;
 mod sleepers;
+mod specjbb;
 mod spin_barrier;
 
 /// A generator of a workload from parameters.
@@ -45,12 +51,17 @@ const fn param(name: &'static str, default: &'static str, doc: &'static str) -> 
 pub fn list() -> &'static [Generator] {
     &[
         chat::GENERATOR,
+        dbench::GENERATOR,
+        ebizzy::GENERATOR,
         hackbench::GENERATOR,
         hogs::GENERATOR,
+        kernbench::GENERATOR,
         lock_holder::GENERATOR,
+        mkbench::GENERATOR,
         pingpong::GENERATOR,
         schbench::GENERATOR,
         sleepers::GENERATOR,
+        specjbb::GENERATOR,
         spin_barrier::GENERATOR,
     ]
 }
@@ -86,6 +97,15 @@ const COMMAND: &str = "cmd:";
 /// assert!(parse_workload_arg("sleeper").unwrap_err().to_string().contains("sleepers"));
 /// ```
 pub fn parse_workload_arg(arg: &str) -> Result<WorkloadArg, WorkloadError> {
+    parse(arg, false)
+}
+
+/// Parses the workload argument of a guest.
+pub(crate) fn parse_guest_workload(arg: &str) -> Result<WorkloadArg, WorkloadError> {
+    parse(arg, true)
+}
+
+fn parse(arg: &str, in_guest: bool) -> Result<WorkloadArg, WorkloadError> {
     let in_guests = [",vms=", ",vcpus="].iter().filter_map(|key| arg.find(key)).min();
     if let Some(line) = arg.strip_prefix(COMMAND) {
         if in_guests.is_some() {
@@ -110,8 +130,9 @@ pub fn parse_workload_arg(arg: &str) -> Result<WorkloadArg, WorkloadError> {
     };
     let pairs = rest.into_iter().flat_map(|r| r.split(',')).filter(|p| !p.trim().is_empty());
     let (of_guests, own): (Vec<&str>, Vec<&str>) = pairs.partition(|p| GuestsOfLine::owns(p));
-    let program = generator.generate(own)?;
-    let program = match GuestsOfLine::parse(generator.name, of_guests)? {
+    let guests = GuestsOfLine::parse(generator.name, of_guests)?;
+    let program = generator.generate(own, in_guest || guests.is_some())?;
+    let program = match guests {
         Some(guests) => program.into_guests(guests)?,
         None => program,
     };
@@ -132,13 +153,15 @@ fn command(line: &str) -> Result<Vec<String>, WorkloadError> {
 }
 
 impl Generator {
-    /// Builds the program from `key=value` pairs.
+    /// Builds the program from `key=value` pairs. `in_guest`: whether a guest will run it.
     pub fn generate<'a>(
         &self,
         pairs: impl IntoIterator<Item = &'a str>,
+        in_guest: bool,
     ) -> Result<Program, WorkloadError> {
         let mut params = Params {
             generator: self.name,
+            in_guest,
             values: self.params.iter().map(|p| (p.name, p.default.to_owned())).collect(),
         };
         for pair in pairs {
@@ -156,6 +179,7 @@ impl Generator {
 /// Values of a generator's parameters, by name.
 struct Params {
     generator: &'static str,
+    in_guest: bool,
     values: Vec<(&'static str, String)>,
 }
 
@@ -172,6 +196,20 @@ impl Params {
         };
         self.values[slot].1 = value.trim().to_owned();
         Ok(())
+    }
+
+    /// Returns work of the kernel under one of its spin locks; nothing if there is no work. In a guest, `spin_lock` is a lock of
+    /// its kernel. Elsewhere, `spin_lock` is a lock of user space, whose holder can be preempted, as
+    /// a kernel's cannot. The work is therefore done without the lock there.
+    fn under_lock(&self, lock: &str, work: TimeSpan) -> Vec<Op> {
+        let work = (work > TimeSpan(0)).then(|| Op::Compute(work.into()));
+        match (work, self.in_guest) {
+            (None, _) => Vec::new(),
+            (Some(work), false) => vec![work],
+            (Some(work), true) => {
+                vec![Op::SpinLock(lock.to_owned()), work, Op::SpinUnlock(lock.to_owned())]
+            }
+        }
     }
 
     fn text(&self, name: &str) -> &str {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Tests of every generator with its defaults, and of the form of workload arguments.
 
+mod judged;
+
 use super::*;
 use crate::exec::mock::{Mock, MockEnd};
 use crate::exec::{ExecConfig, Executor};
@@ -30,10 +32,12 @@ fn every_generator_runs_with_its_defaults() {
         let short = match generator.name {
             "hackbench" => "groups=1,loops=5,duration=1s",
             "chat" => "rooms=1,users=5,messages=5",
+            "kernbench" | "mkbench" => "files=4",
             "pingpong" => "work=10us,duration=50ms",
+            "specjbb" => "memory=0,duration=50ms",
             _ => "duration=50ms",
         };
-        assert!(generator.generate([]).is_ok(), "{}", generator.name);
+        assert!(generator.generate([], false).is_ok(), "{}", generator.name);
         let (mock, end) = run(&format!("{},{short}", generator.name), 4);
         assert_eq!(end, MockEnd::Finished, "{}", generator.name);
         assert!(mock.total_work() > 0, "{}", generator.name);
@@ -119,8 +123,8 @@ fn hogs_deal_out_nice_values_and_groups() {
 fn wrong_arguments_say_what_would_be_right() {
     assert_eq!(
         error("hackbnch"),
-        "unknown workload \"hackbnch\"; there are chat, hackbench, hogs, lock_holder, pingpong, \
-         schbench, sleepers, spin_barrier"
+        "unknown workload \"hackbnch\"; there are chat, dbench, ebizzy, hackbench, hogs, kernbench, \
+         lock_holder, mkbench, pingpong, schbench, sleepers, specjbb, spin_barrier"
     );
     assert_eq!(
         error("sleepers,task=1"),

@@ -14,7 +14,7 @@ use super::region::ByteSize;
 use super::{
     CgroupDef, CpuList, NodeList, Part, Program, RegionDef, RegionPolicy, Sharing, TimeSpan, names,
 };
-use crate::benchmarks::{WorkloadArg, parse_workload_arg};
+use crate::benchmarks::{WorkloadArg, parse_guest_workload};
 use crate::error::{SourcePlace, WorkloadError};
 
 /// Maximum number of virtual CPUs of a guest: the default of KVM on x86 for some years.
@@ -417,7 +417,7 @@ fn named_program(
     read: &ReadText<'_>,
     invalid: &dyn Fn(&str) -> WorkloadError,
 ) -> Result<Program, WorkloadError> {
-    let path = match parse_workload_arg(arg) {
+    let path = match parse_guest_workload(arg) {
         Ok(WorkloadArg::Program(program)) => return Ok(*program),
         Ok(WorkloadArg::File { path, guests: None }) => path,
         // The caller refuses the guests.

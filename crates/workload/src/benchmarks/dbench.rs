@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! dbench: clients of a file server, without the network: each replays the system calls that a file
+//! server makes for one client.
+//!
+//! Models: one process per client, in a loop over the operations of dbench's load file, in their
+//! proportions. An operation is a short burst of CPU time. Operations on paths take the directory
+//! cache's spin lock; operations that change the file system take the journal's. Reads and writes
+//! copy between the client and the page cache. A flush asks the journal's thread for a commit and
+//! sleeps until the disk has it; one commit serves all clients that wait. A unit is an operation.
+//! Leaves out: the contents of the page cache and its writing back; the queue of the disk; locks of
+//! directories (each client has its own); a flush that begins during a commit waits for the end of
+//! that commit, not for the next one.
+
+use super::{Generator, Params, param};
+use crate::error::WorkloadError;
+use crate::program::region::ByteSize;
+use crate::program::work::BufferArg;
+use crate::program::{Op, Pattern, Program, ThreadTemplate, TimeSpan, TouchKind};
+
+pub(super) const GENERATOR: Generator = Generator {
+    name: "dbench",
+    doc: "Clients of a file server: short operations, shared locks, waits for the disk.",
+    unit: "operation",
+    params: &[
+        param("clients", "8", "number of clients"),
+        param("work", "15us", "work of an operation, without locks and copying"),
+        param(
+            "hold",
+            "1us",
+            "work under a spin lock (in guests), each time an operation takes one",
+        ),
+        param("commit", "128", "KiB that a commit of the journal writes"),
+        param("duration", "2s", "length of the run (-t), or none"),
+    ],
+    build,
+};
+
+/// Bytes of a read or a write, mean. In the published output that `MIX` comes from, throughput
+/// times length over the number of reads and writes is 15.2 kB.
+const TRANSFER_BYTES: u64 = 15_200;
+
+/// An operation of the load file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    /// Looks up a path.
+    Path,
+    /// Looks up a path, and changes the file system.
+    Change,
+    /// Works on an open file, without a lock that clients share.
+    File,
+    Read,
+    Write,
+    Flush,
+}
+
+use Operation::*;
+
+/// Operations for each flush. Source: the counts that dbench 4 prints with its default load file,
+/// over the count of `Flush`, rounded: NTCreateX 14.3, Close 10.5, Rename 0.6, Unlink 2.9, Qpathinfo
+/// 12.9, Qfileinfo 2.3, Qfsinfo 2.4, Sfileinfo 1.2, Find 5.0, WriteX 7.1, ReadX 22.4. Locks of files
+/// and directories that are made or removed are below a tenth. Most of `NTCreateX` opens files that
+/// exist; as many of them make a file as `Unlink` removes.
+const MIX: [(Operation, i64); 6] = [
+    // Qpathinfo, Find, and NTCreateX of files that exist
+    (Path, 13 + 5 + 11),
+    // NTCreateX of new files, Unlink, Rename, Sfileinfo
+    (Change, 3 + 3 + 1 + 1),
+    // Close, Qfileinfo, Qfsinfo
+    (File, 10 + 2 + 2),
+    (Read, 22),
+    (Write, 7),
+    (Flush, 1),
+];
+
+fn build(params: &Params) -> Result<Program, WorkloadError> {
+    let work = params.time("work")?;
+    let hold = params.time("hold")?;
+    let locked = |lock: &str| params.under_lock(lock, hold);
+    let commit = u64::from(params.number("commit", 1, 1 << 20)?) * 1024;
+    let round = order().into_iter().flat_map(|operation| ops(operation, work, &locked)).collect();
+    let client = ThreadTemplate {
+        instances: params.number("clients", 1, 10_000)?,
+        ..ThreadTemplate::new("client", vec![Op::Loop { times: None, ops: round }])
+    };
+    let (lock, unlock) = (|| Op::Lock("commit".into()), || Op::Unlock("commit".into()));
+    let write = vec![
+        Op::Wait { cond: "wanted".into(), mutex: "commit".into() },
+        unlock(),
+        Op::Io { bytes: commit, null: false },
+        lock(),
+        Op::Broadcast("done".into()),
+    ];
+    let journal = vec![lock(), Op::Loop { times: None, ops: write }];
+    Ok(Program {
+        duration: params.maybe_time("duration")?,
+        threads: vec![ThreadTemplate::new("journal", journal), client],
+        ..Program::default()
+    })
+}
+
+/// Returns the operations of one round, each kind spread evenly over it: the next operation is the
+/// one that is furthest behind its share.
+fn order() -> Vec<Operation> {
+    let total: i64 = MIX.iter().map(|(_, count)| count).sum();
+    let mut behind = [0; MIX.len()];
+    let mut next = || {
+        for (behind, (_, count)) in behind.iter_mut().zip(MIX) {
+            *behind += count;
+        }
+        let first = (0..MIX.len()).rev().max_by_key(|&i| behind[i]).unwrap_or(0);
+        behind[first] -= total;
+        MIX[first].0
+    };
+    (0..total).map(|_| next()).collect()
+}
+
+fn ops(operation: Operation, work: TimeSpan, locked: &dyn Fn(&str) -> Vec<Op>) -> Vec<Op> {
+    let copy = |kind| {
+        let size = Some(ByteSize(TRANSFER_BYTES));
+        let pattern = Pattern::Sequential;
+        vec![Op::Touch(BufferArg {
+            region: None,
+            offset: 0,
+            size,
+            kind,
+            count: 0,
+            stride: 64,
+            pattern,
+        })]
+    };
+    let own = match operation {
+        Path => locked("dcache"),
+        Change => [locked("dcache"), locked("journal")].concat(),
+        File => Vec::new(),
+        Read => copy(TouchKind::Read),
+        Write => [copy(TouchKind::Write), locked("journal")].concat(),
+        Flush => vec![
+            Op::Lock("commit".into()),
+            Op::Signal("wanted".into()),
+            Op::Wait { cond: "done".into(), mutex: "commit".into() },
+            Op::Unlock("commit".into()),
+        ],
+    };
+    [vec![Op::Compute(work.into())], own, vec![Op::Count(1)]].concat()
+}
