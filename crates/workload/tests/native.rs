@@ -7,6 +7,7 @@
 
 mod native {
     pub mod basics;
+    pub mod benchmarks;
     pub mod cgroups;
     pub mod command;
     pub mod ends;
@@ -26,6 +27,7 @@ fn main() {
     let filter = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
     let all: Vec<Test> = [
         native::basics::TESTS,
+        native::benchmarks::TESTS,
         native::sync::TESTS,
         native::kernel::TESTS,
         native::memory::TESTS,
