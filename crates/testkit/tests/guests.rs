@@ -173,13 +173,32 @@ fn exits_of_a_ping_pong_take_their_time() {
 /// Programs end in a guest as they do without it.
 #[test]
 fn programs_end_in_a_guest() {
-    for load in ["hackbench,loops=20", "chat,rooms=1,messages=10", "pingpong,loops=1000"] {
+    for load in [
+        "hackbench,loops=20",
+        "chat,rooms=1,messages=10",
+        "pingpong,loops=1000",
+        "kernbench,files=20,work=5ms",
+        "mkbench,files=10,work=5ms",
+    ] {
         let (bare, ended) = run("2n4c", load, 10_000);
         assert_eq!(ended, Stop::AllExited, "{load}");
         for guest in ["vms=1,vcpus=1", "vms=2,vcpus=3", "vms=1,vcpus=8,vm.halt_poll=50us"] {
             let (k, stop) = run("2n4c", &format!("{load},{guest}"), 10_000);
             assert_eq!(stop, Stop::AllExited, "{load},{guest}");
             assert_eq!(work(&k), work(&bare) * guests(&k).len() as u64, "{load},{guest}");
+        }
+    }
+}
+
+/// Every guest finishes units of the benchmarks that have no end.
+#[test]
+fn endless_benchmarks_run_in_guests() {
+    for load in ["ebizzy", "ebizzy,mmap=yes", "dbench", "specjbb,vm.memory=1GiB"] {
+        for kind in ["", OLD, "vm.pin=yes,vm.gang=yes"] {
+            let k = run_on("x3850x5", &format!("{load},vms=2,vcpus=8,{kind}"), 300);
+            for guest in 0..2 {
+                assert!(guests(&k)[guest].stats().work_units > 0, "{load} {kind}");
+            }
         }
     }
 }

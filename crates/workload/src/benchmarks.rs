@@ -88,14 +88,12 @@ const COMMAND: &str = "cmd:";
 /// `vms`, `vcpus` and `vm.*` put a file's or a generator's program into guests. A path ends where
 /// the first `,vms=` or `,vcpus=` begins.
 ///
-/// ```
-/// use scxlab_workload::{WorkloadArg, parse_workload_arg};
-/// let WorkloadArg::Program(p) = parse_workload_arg("sleepers,tasks=8").unwrap() else { panic!() };
-/// assert_eq!(p.threads[0].instances, 8);
-/// let WorkloadArg::Command(c) = parse_workload_arg("cmd:perf bench 'sched pipe'").unwrap() else { panic!() };
-/// assert_eq!(c, ["perf", "bench", "sched pipe"]);
-/// assert!(parse_workload_arg("sleeper").unwrap_err().to_string().contains("sleepers"));
-/// ```
+/// ``` use scxlab_workload::{WorkloadArg, parse_workload_arg}; let WorkloadArg::Program(p) =
+/// parse_workload_arg("sleepers,tasks=8").unwrap() else { panic!() };
+/// assert_eq!(p.threads[0].instances, 8); let WorkloadArg::Command(c) =
+/// parse_workload_arg("cmd:perf bench 'sched pipe'").unwrap() else { panic!() }; assert_eq!(c,
+/// ["perf", "bench", "sched pipe"]);
+/// assert!(parse_workload_arg("sleeper").unwrap_err().to_string().contains("sleepers")); ```
 pub fn parse_workload_arg(arg: &str) -> Result<WorkloadArg, WorkloadError> {
     parse(arg, false)
 }
@@ -198,9 +196,10 @@ impl Params {
         Ok(())
     }
 
-    /// Returns work of the kernel under one of its spin locks; nothing if there is no work. In a guest, `spin_lock` is a lock of
-    /// its kernel. Elsewhere, `spin_lock` is a lock of user space, whose holder can be preempted, as
-    /// a kernel's cannot. The work is therefore done without the lock there.
+    /// Returns work of the kernel under one of its spin locks; nothing if there is no work. In a
+    /// guest, `spin_lock` is a lock of its kernel. Elsewhere, `spin_lock` is a lock of user space,
+    /// whose holder can be preempted, as a kernel's cannot. The work is therefore done without the
+    /// lock there.
     fn under_lock(&self, lock: &str, work: TimeSpan) -> Vec<Op> {
         let work = (work > TimeSpan(0)).then(|| Op::Compute(work.into()));
         match (work, self.in_guest) {

@@ -56,10 +56,10 @@ enum Operation {
 use Operation::*;
 
 /// Operations for each flush. Source: the counts that dbench 4 prints with its default load file,
-/// over the count of `Flush`, rounded: NTCreateX 14.3, Close 10.5, Rename 0.6, Unlink 2.9, Qpathinfo
-/// 12.9, Qfileinfo 2.3, Qfsinfo 2.4, Sfileinfo 1.2, Find 5.0, WriteX 7.1, ReadX 22.4. Locks of files
-/// and directories that are made or removed are below a tenth. Most of `NTCreateX` opens files that
-/// exist; as many of them make a file as `Unlink` removes.
+/// over the count of `Flush`, rounded: NTCreateX 14.3, Close 10.5, Rename 0.6, Unlink 2.9,
+/// Qpathinfo 12.9, Qfileinfo 2.3, Qfsinfo 2.4, Sfileinfo 1.2, Find 5.0, WriteX 7.1, ReadX 22.4.
+/// Locks of files and directories that are made or removed are below a tenth. Most of `NTCreateX`
+/// opens files that exist; as many of them make a file as `Unlink` removes.
 const MIX: [(Operation, i64); 6] = [
     // Qpathinfo, Find, and NTCreateX of files that exist
     (Path, 13 + 5 + 11),

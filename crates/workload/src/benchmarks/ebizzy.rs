@@ -2,17 +2,17 @@
 //! ebizzy: threads of one process that allocate a chunk of memory, copy a table into it, search it,
 //! and free it.
 //!
-//! Models: with malloc, each thread has a heap of its own (an arena of glibc 2.12). A free gives the
-//! heap's top back to the kernel with `madvise(MADV_DONTNEED)`, except for 128 KiB, so the next
-//! chunk faults on these pages again. Pages enter and leave the lists of pages in use (LRU lists) in
-//! batches, under their zone's spin lock. Giving pages back flushes the TLB of all CPUs that run the
-//! process. Faults and `madvise` share the address space's lock, so they run in parallel. With
+//! Models: with malloc, each thread has a heap of its own (an arena of glibc 2.12). A free gives
+//! the heap's top back to the kernel with `madvise(MADV_DONTNEED)`, except for 128 KiB, so the next
+//! chunk faults on these pages again. Pages enter and leave the lists of pages in use (LRU lists)
+//! in batches, under their zone's spin lock. Giving pages back flushes the TLB of all CPUs that run
+//! the process. Faults and `madvise` share the address space's lock, so they run in parallel. With
 //! `mmap=yes` (-m) each chunk is a mapping of its own. Mapping and unmapping have the address
 //! space's lock alone, during the flush as well, and faults wait for it. A unit is a record.
 //! Leaves out: with `mmap=yes`, a change of the address space does not wait for faults that are
-//! under way; the faults of one batch check the lock together; the table that is copied (it stays in
-//! the cache); the lock of the zone's free pages, because each CPU keeps as many as a chunk has; the
-//! zone's lock outside guests (`Params::under_lock`).
+//! under way; the faults of one batch check the lock together; the table that is copied (it stays
+//! in the cache); the lock of the zone's free pages, because each CPU keeps as many as a chunk has;
+//! the zone's lock outside guests (`Params::under_lock`).
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;

@@ -9,8 +9,8 @@
 //! disk. `cc1` has 15 sixteenths of a file's work, `as` the rest. Once per millisecond of its work,
 //! `cc1` does work of the kernel under a lock of the zone, as page faults do.
 //! Leaves out: recursive makes with a link step each, the shell between `make` and `gcc`, `-pipe`
-//! (`as` would read while `cc1` still writes), the page cache's size, the zone's lock outside guests
-//! (`Params::under_lock`).
+//! (`as` would read while `cc1` still writes), the page cache's size, the zone's lock outside
+//! guests (`Params::under_lock`).
 
 use std::collections::BTreeSet;
 
@@ -18,8 +18,8 @@ use super::Params;
 use crate::error::WorkloadError;
 use crate::program::{Op, Program, SemaphoreDef, ThreadTemplate, TimeSpan};
 
-/// Work of files, in per cent of the mean: sixteen equally frequent lengths. They are the middles of
-/// the sixteenths of a log-normal distribution with sigma 0.75, whose longest file takes sixteen
+/// Work of files, in per cent of the mean: sixteen equally frequent lengths. They are the middles
+/// of the sixteenths of a log-normal distribution with sigma 0.75, whose longest file takes sixteen
 /// times as long as its shortest. The shape is an estimate.
 const LENGTHS: [u64; 16] = [19, 29, 36, 43, 50, 57, 65, 73, 82, 93, 105, 120, 139, 165, 209, 315];
 
