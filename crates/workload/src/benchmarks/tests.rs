@@ -177,6 +177,12 @@ fn guests_in_one_line() {
     assert_eq!(outer.guests[0].memory.as_ref().unwrap().size.0, 4 << 30);
     assert_eq!(outer.guests[0].halt_poll.0, 200_000);
     assert_eq!(outer.guests[0].program.as_deref(), Some(&inner));
+    let huge = |arg: &str| {
+        let memory = program(arg).guests[0].memory.clone().unwrap();
+        (memory.huge, memory.merge)
+    };
+    assert_eq!(huge("hogs,vms=1,vm.memory=1GiB"), (true, 0));
+    assert_eq!(huge("hogs,vms=1,vm.merge=20,vm.huge=no,vm.memory=1GiB"), (false, 20));
     let again = outer.into_guests(*file("x/y,vms=1").1.unwrap()).unwrap_err().to_string();
     assert!(again.contains("a guest cannot contain guests"), "{again}");
 
@@ -189,6 +195,9 @@ fn guests_in_one_line() {
         ("hogs,vms=1,vm.spinlock=mcs", "must be ticket or queued"),
         ("hogs,vms=1,vm.halt_poll=3", "must be a time such as 200us"),
         ("hogs,vms=1,vm.memory=3", "must be a size such as 4GiB"),
+        ("hogs,vms=1,vm.huge=no", "vm.huge is \"no\", must be beside vm.memory"),
+        ("hogs,vms=1,vm.memory=1GiB,vm.merge=101", "must be a whole number from 0 to 100"),
+        ("hogs,vms=1,vm.memory=1GiB,vm.merge=5", "merge needs small pages: set huge = false"),
         ("hogs,vms=1,vm.disk=3", "unknown parameter \"vm.disk\"; it takes vms, vcpus, vm.pin"),
         ("a.toml,vms=1,tasks=3", "workload a.toml: unknown parameter \"tasks\"; it takes vms"),
         ("cmd:true,vms=2", "a command cannot run in guests"),

@@ -223,7 +223,7 @@ pub struct GuestsOfLine {
 }
 
 /// Keys of the guests in a workload of one line, beside `vms` and `vcpus`.
-const LINE_KEYS: [&str; 7] = [
+const LINE_KEYS: [&str; 9] = [
     "vm.pin",
     "vm.gang",
     "vm.spinlock",
@@ -231,6 +231,8 @@ const LINE_KEYS: [&str; 7] = [
     "vm.pv_tlb_flush",
     "vm.halt_poll",
     "vm.memory",
+    "vm.huge",
+    "vm.merge",
 ];
 
 impl GuestsOfLine {
@@ -266,7 +268,9 @@ impl GuestsOfLine {
             return Err(bad(name, first, values[first], "beside vms or vcpus"));
         }
         let mut line = GuestsOfLine { guest: GuestDef::new("vm{i}", None), gang: false };
-        for (key, value) in values {
+        // The memory comes first: `vm.huge` and `vm.merge` are properties of it.
+        let memory = values.remove_entry("vm.memory");
+        for (key, value) in memory.into_iter().chain(values) {
             line.set(key, value).map_err(|expected| bad(name, key, value, &expected))?;
         }
         Ok(Some(line))
@@ -296,6 +300,15 @@ impl GuestsOfLine {
                     "ticket" => SpinLockKind::Ticket,
                     "queued" => SpinLockKind::Queued,
                     _ => return Err("ticket or queued".to_owned()),
+                }
+            }
+            "vm.huge" | "vm.merge" => {
+                let memory = guest.memory.as_mut().ok_or("beside vm.memory")?;
+                if key == "vm.huge" {
+                    memory.huge = flag()?;
+                } else {
+                    let percent = value.parse().ok().filter(|n| *n <= 100);
+                    memory.merge = percent.ok_or("a whole number from 0 to 100")?;
                 }
             }
             "vm.halt_poll" => {
