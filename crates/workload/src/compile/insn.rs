@@ -99,6 +99,7 @@ pub enum Insn {
     Barrier(ObjectRef),
     SemPost(ObjectRef),
     SemWait(ObjectRef),
+    TakeOrExit(ObjectRef),
     Write {
         pipe: ObjectRef,
         bytes: u64,
@@ -305,6 +306,7 @@ impl Lowering<'_> {
             Op::Barrier(n) => Insn::Barrier(self.object(ObjectKind::Barrier, n)),
             Op::SemPost(n) => Insn::SemPost(self.object(ObjectKind::Sem, n)),
             Op::SemWait(n) => Insn::SemWait(self.object(ObjectKind::Sem, n)),
+            Op::TakeOrExit(n) => Insn::TakeOrExit(self.object(ObjectKind::Sem, n)),
             Op::Write { pipe, bytes } => {
                 Insn::Write { pipe: self.object(ObjectKind::Pipe, pipe), bytes: *bytes }
             }

@@ -44,6 +44,8 @@ impl Executor {
             Insn::Barrier(b) => self.barrier(sys, t, b),
             Insn::SemPost(s) => self.sem_post(sys, t, s),
             Insn::SemWait(s) => self.sem_wait(sys, t, s),
+            Insn::TakeOrExit(s) if !self.sem_take(t, s) => self.exit(sys, t),
+            Insn::TakeOrExit(_) => Flow::Next,
             Insn::Write { pipe, bytes } => self.write(sys, t, pipe, bytes),
             Insn::Read { pipe, bytes } => self.read(sys, t, pipe, bytes),
             Insn::Poll(index) => self.poll(sys, t, index),

@@ -150,14 +150,20 @@ impl Executor {
     }
 
     pub(super) fn sem_wait(&mut self, sys: &mut dyn Sys, t: usize, sem: ObjectRef) -> Flow {
-        let s = sem.index(&self.threads[t].binding);
-        let sem = &mut self.sems[s];
-        if sem.value > 0 {
-            sem.value -= 1;
+        if self.sem_take(t, sem) {
             return Flow::Next;
         }
-        sem.waiters.push_back(t as u32);
+        let s = sem.index(&self.threads[t].binding);
+        self.sems[s].waiters.push_back(t as u32);
         self.block(sys, t, Wait::On(WaitObject::Sem, s as u32))
+    }
+
+    /// Takes one from the semaphore; returns false if it is 0.
+    pub(super) fn sem_take(&mut self, t: usize, sem: ObjectRef) -> bool {
+        let sem = &mut self.sems[sem.index(&self.threads[t].binding)];
+        let left = sem.value.checked_sub(1);
+        sem.value = left.unwrap_or(0);
+        left.is_some()
     }
 
     /// Sleeps on a futex until another thread calls `release`.

@@ -218,6 +218,20 @@ fn semaphores_count_and_hand_over() {
     assert_eq!((end, mock.time()), (MockEnd::Finished, 2 * MS));
 }
 
+/// Of the passes that a semaphore deals out, the thread without sleeps does most, and none is lost.
+#[test]
+fn threads_share_passes_until_none_is_left() {
+    let text = "[[semaphore]]\nname = 's'\nvalue = 12\n\
+                [[thread]]\nname = 'fast'\nops = [{ loop = { ops = [{ take_or_exit = 's' }, \
+                { compute = '1ms' }, { count = 1 }] } }]\n\
+                [[thread]]\nname = 'slow'\nops = [{ loop = { ops = [{ take_or_exit = 's' }, \
+                { compute = '1ms' }, { sleep = '2ms' }, { count = 1 }] } }]\n\
+                [[thread]]\nname = 'none'\nops = [{ take_or_exit = 'empty' }, { count = 100 }]";
+    let (mock, _, end) = run(text, 3);
+    let work: Vec<_> = mock.tasks.iter().map(|t| t.work).collect();
+    assert_eq!((end, work), (MockEnd::Finished, vec![9, 3, 0]));
+}
+
 #[derive(Default, Clone)]
 struct Rows(Arc<Mutex<Vec<LoopRecord>>>);
 

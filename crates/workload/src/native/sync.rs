@@ -287,6 +287,17 @@ impl Thread {
         self.sleep_on(WaitObject::Sem, s)
     }
 
+    pub fn take_or_exit(&self, s: usize) -> Flow {
+        let sem = &self.env.shared.sems[s];
+        let _held = sem.guard.lock();
+        let value = sem.value.load(Relaxed);
+        if value == 0 {
+            return Err(End::Exit);
+        }
+        sem.value.store(value - 1, Relaxed);
+        Ok(())
+    }
+
     pub fn spin_lock(&self, s: usize) -> Flow {
         let lock = &self.env.shared.spin_locks[s];
         let ticket = lock.next.fetch_add(1, AcqRel);

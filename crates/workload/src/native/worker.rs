@@ -317,6 +317,7 @@ impl Thread {
             Insn::Wait { cond, mutex } => self.wait(cond.index(b), mutex.index(b)),
             Insn::Barrier(r) => self.barrier(r.index(b)),
             Insn::SemWait(s) => self.sem_wait(s.index(b)),
+            Insn::TakeOrExit(s) => self.take_or_exit(s.index(b)),
             Insn::Write { pipe, bytes } => self.write(pipe.index(b), bytes),
             Insn::Read { pipe, bytes } => self.read(pipe.index(b), bytes),
             Insn::Poll(index) => {

@@ -213,6 +213,12 @@ ops! {
     /// `[[semaphore]]` declares.
     "sem_wait" = SemWait(semaphore: Sem);
 
+    /// Takes one from the semaphore; if it is 0, ends the thread. Threads that begin each pass of
+    /// an endless loop with this op share the passes, as many as the semaphore's value: a fast
+    /// thread does more of them.
+    "take_or_exit" = TakeOrExit(semaphore: Sem),
+        native: "`sem_trywait`, then `exit`.";
+
     /// Writes to the pipe; returns when all bytes are in it. A write of up to 4,096 bytes enters
     /// whole. Writers are served first come, first served.
     "write" = Write {

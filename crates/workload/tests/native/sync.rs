@@ -12,6 +12,7 @@ pub const TESTS: &[Test] = &[
     ("a_declared_barrier_lets_some_through", a_declared_barrier_lets_some_through),
     ("conditions_wake_one_or_all", conditions_wake_one_or_all),
     ("semaphores_count", semaphores_count),
+    ("threads_share_passes_until_none_is_left", threads_share_passes_until_none_is_left),
     ("polls_wait_for_any_pipe", polls_wait_for_any_pipe),
     ("suspend_and_resume", suspend_and_resume),
     ("forks_are_joined", forks_are_joined),
@@ -105,6 +106,15 @@ fn semaphores_count() {
          [[thread]]\nname = 'b'\nops = [{ loop = { times = 10, ops = [{ sem_post = 's' }] } }]",
     );
     assert_eq!(report.work_units(), 15);
+}
+
+fn threads_share_passes_until_none_is_left() {
+    let report = run_clean(
+        "[[semaphore]]\nname = 's'\nvalue = 1000\n\
+         [[thread]]\nname = 'a'\ninstances = 3\nprocess = 'p{i/2}'\nops = [{ loop = { ops = [\
+         { take_or_exit = 's' }, { compute = '5us' }, { count = 1 }] } }]",
+    );
+    assert_eq!(report.work_units(), 1000);
 }
 
 fn polls_wait_for_any_pipe() {
