@@ -6,8 +6,10 @@
 //! Does not: contain results. A model defines what threads do; the simulation produces the times.
 
 use crate::error::{SourcePlace, WorkloadError};
+use crate::program::region::ByteSize;
 use crate::program::{GuestsOfLine, Op, Program, TimeSpan};
 
+mod autonuma;
 mod chat;
 mod dbench;
 mod ebizzy;
@@ -18,10 +20,14 @@ mod lock_holder;
 mod make;
 mod mkbench;
 mod pingpong;
+mod reflex;
 mod schbench;
 mod sleepers;
 mod specjbb;
 mod spin_barrier;
+mod sysbench_cpu;
+mod sysbench_memory;
+mod sysbench_threads;
 
 /// A generator of a workload from parameters.
 #[derive(Clone, Copy)]
@@ -58,11 +64,19 @@ pub fn list() -> &'static [Generator] {
         kernbench::GENERATOR,
         lock_holder::GENERATOR,
         mkbench::GENERATOR,
+        autonuma::NUMA01,
+        autonuma::NUMA01_THREAD_ALLOC,
+        autonuma::NUMA02,
+        autonuma::NUMA02_SMT,
         pingpong::GENERATOR,
+        reflex::GENERATOR,
         schbench::GENERATOR,
         sleepers::GENERATOR,
         specjbb::GENERATOR,
         spin_barrier::GENERATOR,
+        sysbench_cpu::GENERATOR,
+        sysbench_memory::GENERATOR,
+        sysbench_threads::GENERATOR,
     ]
 }
 
@@ -232,6 +246,14 @@ impl Params {
 
     fn time(&self, name: &str) -> Result<TimeSpan, WorkloadError> {
         self.text(name).parse().map_err(|_| self.bad(name, "a time such as 250us, 4ms or 10s"))
+    }
+
+    /// Parses a size, as of a region.
+    fn size(&self, name: &str, min: u64, max: u64) -> Result<u64, WorkloadError> {
+        let size = self.text(name).parse().ok().map(|ByteSize(bytes)| bytes);
+        let (from, to) = (ByteSize(min), ByteSize(max));
+        let in_range = size.filter(|bytes| (min..=max).contains(bytes));
+        in_range.ok_or_else(|| self.bad(name, format!("a size from {from} to {to}, such as 64MiB")))
     }
 
     /// Parses a time, or `none`.

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Tests of every generator with its defaults, and of the form of workload arguments.
 
+mod autonuma;
 mod judged;
+mod reflex;
+mod sysbench;
 
 use super::*;
+use crate::compile::NodeInfo;
 use crate::exec::mock::{Mock, MockEnd};
 use crate::exec::{ExecConfig, Executor};
 
@@ -15,7 +19,8 @@ fn program(arg: &str) -> Program {
 }
 
 fn run(arg: &str, cpus: u32) -> (Mock, MockEnd) {
-    let config = ExecConfig { nr_cpus: cpus, ..ExecConfig::default() };
+    let nodes = vec![NodeInfo { memory_bytes: 64 << 30 }];
+    let config = ExecConfig { nr_cpus: cpus, nodes, ..ExecConfig::default() };
     let mut executor = Executor::new(&program(arg), config).unwrap();
     let mut mock = Mock::new(cpus as usize, 7);
     let end = mock.run(&mut executor, 5_000_000);
@@ -34,6 +39,8 @@ fn every_generator_runs_with_its_defaults() {
             "chat" => "rooms=1,users=5,messages=5",
             "kernbench" | "mkbench" => "files=4",
             "pingpong" => "work=10us,duration=50ms",
+            "reflex" => "delay=10us,duration=50ms",
+            name if name.starts_with("numa0") => "size=2MiB,duration=50ms",
             "specjbb" => "memory=0,duration=50ms",
             _ => "duration=50ms",
         };
@@ -124,7 +131,8 @@ fn wrong_arguments_say_what_would_be_right() {
     assert_eq!(
         error("hackbnch"),
         "unknown workload \"hackbnch\"; there are chat, dbench, ebizzy, hackbench, hogs, kernbench, \
-         lock_holder, mkbench, pingpong, schbench, sleepers, specjbb, spin_barrier"
+         lock_holder, mkbench, numa01, numa01_THREAD_ALLOC, numa02, numa02_SMT, pingpong, reflex, \
+         schbench, sleepers, specjbb, spin_barrier, sysbench_cpu, sysbench_memory, sysbench_threads"
     );
     assert_eq!(
         error("sleepers,task=1"),

@@ -104,10 +104,14 @@ fn benchmarks_run() {
         "hackbench,groups=1",
         "pingpong",
         "pingpong,mode=thread",
+        "reflex",
         "schbench",
         "hogs",
         "sleepers,tasks=8",
         "spin_barrier",
+        "sysbench_cpu",
+        "sysbench_memory",
+        "sysbench_threads",
     ] {
         let WorkloadArg::Program(program) = parse_workload_arg(arg).unwrap() else { panic!() };
         let report = run_until(&program, |r| r.tasks.iter().any(|t| t.run_ns > 0));

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Tests of autonuma-benchmark's tests: passes, and who owns the memory.
+
+use super::{error, program, run};
+use crate::exec::mock::MockEnd;
+use crate::program::Sharing;
+
+#[test]
+fn every_thread_makes_its_passes() {
+    for (arg, units, tasks) in [
+        ("numa01,threads=3,passes=5,size=2MiB", 2 * 3 * 5, 2 * (1 + 3)),
+        ("numa01,processes=3,threads=1,passes=2,size=2MiB", 3 * 2, 3 * 2),
+        ("numa01_THREAD_ALLOC,threads=3,passes=5,size=8MiB", 2 * 3 * 5, 2 * (1 + 3)),
+        ("numa02,threads=6,passes=5,size=8MiB", 6 * 5, 1 + 6),
+        ("numa02_SMT,threads=3,passes=5,size=8MiB", 3 * 5, 1 + 3),
+    ] {
+        let (mock, end) = run(arg, 4);
+        assert_eq!((end, mock.total_work()), (MockEnd::Finished, units), "{arg}");
+        assert_eq!(mock.tasks.len(), tasks, "{arg}");
+    }
+}
+
+#[test]
+fn memory_is_of_the_process_or_in_parts_of_the_threads() {
+    let region = |arg: &str| {
+        let program = program(arg);
+        let [region] = &program.regions[..] else { panic!("{arg}") };
+        (region.of, region.size.0 >> 20, region.is_huge())
+    };
+    assert_eq!(region("numa01,threads=4,size=64MiB"), (Sharing::Process, 64, true));
+    assert_eq!(
+        region("numa01_THREAD_ALLOC,threads=4,size=64MiB,huge=no"),
+        (Sharing::Thread, 16, false)
+    );
+    assert_eq!(region("numa02,threads=32,size=64MiB"), (Sharing::Thread, 2, true));
+    assert_eq!(region("numa02_SMT,threads=16,size=64MiB"), (Sharing::Thread, 4, true));
+    assert!(error("numa02,threads=4096,size=4MiB").contains("at least a page of 4 KiB"));
+    assert!(error("numa02,processes=2").contains("unknown parameter \"processes\""));
+}
