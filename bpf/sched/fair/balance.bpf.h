@@ -41,9 +41,11 @@ static __always_inline bool may_pull(struct task_struct *p, fair_task_t *t, pull
 		return false;
 	if (!gang_lets(t, pull->from, pull->to))
 		return false;
-	if (!pull->take_hot && is_hot(t, pull->now))
+	if (!pull->take_hot && is_hot(t, pull->now) && !comes_to_preferred(p, pull))
 		return false;
 	if (numa_on() && !numa_lets(t, pull))
+		return false;
+	if (prefers_nodes() && !preferred_lets(p, t, pull))
 		return false;
 	pull->load = task_load(t);
 	return pull->load / 2 <= pull->imbalance;

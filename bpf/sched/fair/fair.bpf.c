@@ -33,8 +33,8 @@
  * Files: fair.bpf.h types, entity.bpf.h order and picking, load.bpf.h load, leaf.bpf.h decaying
  * load, task.bpf.h where a task is counted, wake.bpf.h placement, group.bpf.h cgroups and limits,
  * domain.bpf.h, busiest.bpf.h, balance.bpf.h and idle.bpf.h balancing, run.bpf.h the steps of
- * dispatch, gang*.bpf.h and spread.bpf.h gangs, numa.bpf.h and consolidate.bpf.h nodes,
- * report.bpf.h answers.
+ * dispatch, gang*.bpf.h and spread.bpf.h gangs, numa.bpf.h, consolidate.bpf.h and
+ * preferred.bpf.h nodes, report.bpf.h answers.
  *
  * Limits:
  *   - 1024 CPUs; more are refused. 511 cgroups besides the root, 15 levels; others count as their
@@ -297,6 +297,8 @@ void BPF_STRUCT_OPS(fair_tick, struct task_struct *p)
 	ask_idle_cpus(cpu, p);
 	if (numa_on())
 		consolidate_busy(cpu, p, now);
+	else if (prefers_nodes())
+		go_to_preferred(cpu, p, now);
 	scx_bpf_task_set_slice(p, over || out || due ? 0 : SLICE_NS);
 }
 

@@ -42,7 +42,13 @@
 #define POLICY_IDLE	5
 
 enum fair_load { FAIR_LOAD_WINDOW, FAIR_LOAD_PELT };
-enum fair_numa { FAIR_NUMA_OFF, FAIR_NUMA_CONSOLIDATE, FAIR_NUMA_CONSOLIDATE__LOAD, FAIR_NUMA_CONSOLIDATE__FAULTS };
+enum fair_numa {
+	FAIR_NUMA_OFF,
+	FAIR_NUMA_CONSOLIDATE,
+	FAIR_NUMA_CONSOLIDATE__LOAD,
+	FAIR_NUMA_CONSOLIDATE__FAULTS,
+	FAIR_NUMA_PREFERRED,
+};
 
 /* ---- memory ---- */
 
@@ -363,6 +369,8 @@ struct fair_cpu {
 	u32 pad3;
 	u64 looked_at;
 	u64 asked_at;			/* when this CPU last asked another CPU to consolidate */
+	u64 preferred_at;		/* when a task was last asked to come here, because it
+					 * prefers this node */
 	struct fair_level level[NR_LEVELS];
 	struct balance balance;
 	struct pull pull;
@@ -414,12 +422,14 @@ struct fair_stats {
 	u64 numa_bounces_avoided;	/* times a task was not moved, because a short time ago it had
 					 * come from another node, or a move of it had failed */
 	u64 numa_waits;			/* tasks not taken, because they waited too short a time
-					 * to leave their process */
+					 * to leave their process or preferred node */
 	u64 numa_wakes;			/* tasks woken up on their process's node, not where they
 					 * slept */
 	u64 numa_swaps;			/* tasks that swapped places with one of another node */
-	u64 numa_limited;		/* searches that found a process but no room for it, and
-					 * running tasks that could not be moved */
+	u64 numa_limited;		/* searches that found a process but no room for it,
+					 * running tasks that could not be moved, and tasks whose
+					 * preferred node has no CPU with less load */
+	u64 numa_preferred;		/* running tasks asked to go to their preferred node */
 	u64 gang_rounds;		/* rounds of gangs begun */
 	u64 gang_requests;		/* CPUs with a task of the gang when a round began */
 	u64 gang_favoured;		/* requests to join a round that a CPU followed */
@@ -450,10 +460,12 @@ struct {
 KNOB(enum fair_load, load, FAIR_LOAD_WINDOW,
 	     "measure of load for balancing: shares by windows, or per-entity load tracking");
 KNOB(enum fair_numa, numa, FAIR_NUMA_OFF,
-	     "consolidation on nodes (NUMA.md); consolidate+load needs load=pelt");
+	     "consolidation on nodes, or each task on the node of its memory (NUMA.md); "
+	     "consolidate+load needs load=pelt");
 KNOB(u64, numa_settle_ns, 32000000,
 	     "time for which a task that came from another node stays there; balancing leaves it "
-	     "alone. A task waits an eighth of this before balancing separates it from its process");
+	     "alone. A task waits an eighth of this before balancing separates it from its process, or "
+	     "from its preferred node");
 KNOB(enum fair_gang, gang, FAIR_GANG_OFF,
 	     "tasks of a cgroup run at the same time (GANG.md)");
 KNOB(enum fair_gang_domain, gang_domain, FAIR_GANG_DOMAIN_ALL,

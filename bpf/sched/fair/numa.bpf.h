@@ -9,11 +9,13 @@
  *   numa             off; consolidate: brings the tasks of a process together on a node, by their
  *                    weights; consolidate+load: by their load (refused without load=pelt);
  *                    consolidate+faults: the process's NUMA faults decide between nodes with equal
- *                    shares of it. Refused on more than 64 nodes
+ *                    shares of it; preferred: no consolidation, each task goes to the node with most
+ *                    of its NUMA faults (preferred.bpf.h). Refused on more than 64 nodes
  *   numa_settle_ns   time for which a task that came from another node is not moved to another
  *                    again; 0: no limit. In this time a CPU looks for tasks at most eight times,
  *                    and a process moves at most eight tasks. An eighth of it is also the wait
- *                    after which balancing takes a task away from its process
+ *                    after which balancing takes a task away from its process, or from its
+ *                    preferred node
  *
  * Limits: an idle CPU may leave a task of another node waiting that came to that node less than
  * numa_settle_ns ago, or has waited for less than an eighth of numa_settle_ns. A running task that
@@ -32,9 +34,16 @@
 #define PINNED_SETTLES	31	/* time for which a running task that could not come is not asked
 				 * for again, in units of numa_settle_ns */
 
+/* Whether processes are consolidated. */
 static __always_inline bool numa_on(void)
 {
-	return numa != FAIR_NUMA_OFF && numa_nr_nodes > 1;
+	return numa != FAIR_NUMA_OFF && numa != FAIR_NUMA_PREFERRED && numa_nr_nodes > 1;
+}
+
+/* Whether each task goes to its preferred node. */
+static __always_inline bool prefers_nodes(void)
+{
+	return numa == FAIR_NUMA_PREFERRED && numa_nr_nodes > 1;
 }
 
 /* ---- counting ---- */
@@ -74,12 +83,23 @@ static void numa_note_task(fair_task_t *t, struct task_struct *p)
 {
 	if (numa_on())
 		numa_join(&t->numa, p->flags & PF_KTHREAD ? 0 : p->tgid);
+	else if (prefers_nodes())
+		t->numa.memory = NUMA_NOWHERE;
 }
 
 static void numa_forget_task(fair_task_t *t, u64 now)
 {
 	if (numa_on())
 		numa_leave(&t->numa, now);
+}
+
+/*
+ * Returns the node with most of the task's NUMA faults; NUMA_NOWHERE: it is not known, or the kernel
+ * has no NUMA balancing.
+ */
+static __always_inline s32 preferred_node(struct task_struct *p)
+{
+	return bpf_core_field_exists(p->numa_preferred_nid) ? BPF_CORE_READ(p, numa_preferred_nid) : NUMA_NOWHERE;
 }
 
 /* Notes the task's preferred node by automatic NUMA balancing, if the kernel has it switched on. */
@@ -130,8 +150,8 @@ static s32 numa_start(void)
 
 	if (numa == FAIR_NUMA_OFF)
 		return 0;
-	if (numa > FAIR_NUMA_CONSOLIDATE__FAULTS) {
-		scx_bpf_error("numa=%u: it is off, consolidate, consolidate+load or consolidate+faults (0 to 3)", numa);
+	if (numa > FAIR_NUMA_PREFERRED) {
+		scx_bpf_error("numa=%u: it is off, consolidate, consolidate+load, consolidate+faults or preferred (0 to 4)", numa);
 		return -EINVAL;
 	}
 	if (numa == FAIR_NUMA_CONSOLIDATE__LOAD && load != FAIR_LOAD_PELT) {
@@ -144,7 +164,9 @@ static s32 numa_start(void)
 			      NUMA_MAX_NODES - 1);
 		return -E2BIG;
 	}
-	return nodes > 1 ? numa_init(nodes) : 0;
+	if (numa == FAIR_NUMA_PREFERRED)
+		numa_nr_nodes = nodes;
+	return nodes > 1 && numa != FAIR_NUMA_PREFERRED ? numa_init(nodes) : 0;
 }
 
 /* ---- judging ---- */
@@ -219,6 +241,33 @@ static __noinline bool numa_lets(fair_task_t *t, pull_t *pull)
 		return false;
 	}
 	return true;
+}
+
+/* Whether the move brings the task to its preferred node. */
+static __always_inline bool comes_to_preferred(struct task_struct *p, pull_t *pull)
+{
+	u32 to = node_of(pull->to);
+
+	return prefers_nodes() && to != node_of(pull->from) && preferred_node(p) == (s32)to;
+}
+
+/*
+ * Whether balancing may take the task. A task leaves its preferred node only if it has waited for
+ * long, and for a busy CPU only after passes that left it alone have failed.
+ */
+static __noinline bool preferred_lets(struct task_struct *p, fair_task_t *t, pull_t *pull)
+{
+	u32 from;
+
+	if (!p || !t || !pull)
+		return false;
+	from = node_of(pull->from);
+	if (from == node_of(pull->to) || preferred_node(p) != (s32)from)
+		return true;
+	if (pull->take_hot && (s64)(pull->now - t->waits_since) >= (s64)look_ns())
+		return true;
+	count(numa_waits);
+	return false;
 }
 
 /*

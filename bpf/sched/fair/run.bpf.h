@@ -6,7 +6,7 @@
 #include "entity.bpf.h"
 #include "group.bpf.h"
 #include "balance.bpf.h"
-#include "consolidate.bpf.h"
+#include "preferred.bpf.h"
 
 /* Slice that fair gives the kernel. A tick ends each turn before this slice runs out. */
 #define SLICE_NS	(100 * NSEC_PER_MSEC)
@@ -31,6 +31,9 @@ static bool push_task(fair_cpu_t *c, struct task_struct *p, fair_task_t *t, u64 
 	if (numa_on() && !numa_lets_push(c, t, to, now))
 		return false;
 	numa_note_move(t, c->root->cpu, to, now);
+	/* A task in a local DSQ is not in fair's queues, so no tick would end the turn of the other. */
+	if (prefers_nodes() && cpu_at(to)->root->h_nr)
+		enq_flags |= SCX_ENQ_PREEMPT;
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | to, SLICE_NS, enq_flags);
 	gang_sent(to, now);
 	if (meant)

@@ -5,6 +5,7 @@
 mod fair_numa {
     pub mod matrix;
     pub mod parts;
+    pub mod preferred;
     pub mod settle;
 }
 
