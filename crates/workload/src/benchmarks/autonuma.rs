@@ -3,11 +3,13 @@
 //! four tests of autonuma-benchmark).
 //!
 //! Models: `bzero` of a buffer, `passes` times in each thread. In numa01 all threads of a process
-//! clear the same memory, which the process's first thread has cleared before it starts the others.
-//! In the other tests each thread has a part of its own, of size `size / threads`, and is the first
-//! to access it. A unit is one pass of one thread over its memory.
-//! Leaves out: numa02's first clearing of all parts by the first thread, and the memory of the
-//! program itself.
+//! clear the same memory; in the other tests each thread clears a part of its own, of size `size /
+//! threads`. Before that, each thread of both numa01 tests clears all memory of its process once,
+//! at the same time as the others, so pages lie on the nodes of all threads. In numa02 a thread is
+//! the first to access its part. A unit is one pass of one thread over its memory; the clearing
+//! before the passes counts none.
+//! Leaves out: the memory of the program itself, and memory traffic between threads that clear the
+//! same lines.
 
 use super::{Generator, Param, Params, param};
 use crate::error::WorkloadError;
@@ -36,7 +38,7 @@ pub(super) const NUMA01: Generator = Generator {
         HUGE,
         DURATION,
     ],
-    build: |params| build(params, Memory::OfProcess),
+    build: |params| build(params, Test::Numa01),
 };
 
 pub(super) const NUMA01_THREAD_ALLOC: Generator = Generator {
@@ -51,7 +53,7 @@ pub(super) const NUMA01_THREAD_ALLOC: Generator = Generator {
         HUGE,
         DURATION,
     ],
-    build: |params| build(params, Memory::OfThread),
+    build: |params| build(params, Test::Numa01ThreadAlloc),
 };
 
 pub(super) const NUMA02: Generator = Generator {
@@ -61,11 +63,11 @@ pub(super) const NUMA02: Generator = Generator {
     params: &[
         param("threads", "8", "number of threads; in the original the machine's CPUs"),
         param("size", "1GiB", "memory of all threads"),
-        param("passes", "100", "passes of each thread; in the original 1000"),
+        param("passes", "100", "passes of each thread; in the original 800"),
         HUGE,
         DURATION,
     ],
-    build: |params| build(params, Memory::OfThread),
+    build: |params| build(params, Test::Numa02),
 };
 
 pub(super) const NUMA02_SMT: Generator = Generator {
@@ -75,45 +77,51 @@ pub(super) const NUMA02_SMT: Generator = Generator {
     params: &[
         param("threads", "4", "number of threads; in the original half of the machine's CPUs"),
         param("size", "1GiB", "memory of all threads"),
-        param("passes", "50", "passes of each thread; in the original 1000"),
+        param("passes", "50", "passes of each thread; in the original 800"),
         HUGE,
         DURATION,
     ],
-    build: |params| build(params, Memory::OfThread),
+    build: |params| build(params, Test::Numa02),
 };
 
-/// The owner of the memory that a thread clears.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Memory {
-    OfProcess,
-    OfThread,
+enum Test {
+    Numa01,
+    Numa01ThreadAlloc,
+    Numa02,
 }
 
-fn build(params: &Params, memory: Memory) -> Result<Program, WorkloadError> {
-    let processes = match params.text("processes") {
-        "" => 1,
+fn build(params: &Params, test: Test) -> Result<Program, WorkloadError> {
+    let processes = match test {
+        Test::Numa02 => 1,
         _ => params.number("processes", 1, 64)?,
     };
-    let threads = params.number("threads", 1, 4096)?;
+    let threads = params.number("threads", 1, 1024)?;
     let passes = u64::from(params.number("passes", 1, 1_000_000)?);
-    let whole = params.size("size", 2 << 20, 1 << 40)?;
-    let size = match memory {
-        Memory::OfProcess => whole,
-        Memory::OfThread => whole / u64::from(threads),
-    };
-    if size < 4096 {
+    let size = params.size("size", 2 << 20, 1 << 40)?;
+    // The accesses of a region are spread over nodes as its pages are, so that each part which one
+    // thread clears must be a region.
+    let parts = if test == Test::Numa01 { 1 } else { threads };
+    let part = size / u64::from(parts);
+    if part < PAGE {
         return Err(params.bad("size", "at least a page of 4 KiB for each thread"));
     }
     let region = RegionDef {
-        name: "memory".to_owned(),
-        size: ByteSize(size),
-        of: if memory == Memory::OfProcess { Sharing::Process } else { Sharing::Thread },
+        name: "part{i}".to_owned(),
+        size: ByteSize(part),
+        of: Sharing::Process,
         policy: RegionPolicy::FirstTouch,
         populate: None,
         huge: Some(params.word("huge", &["no", "yes"])? == 1),
         merge: 0,
     };
-    let of_process = |p| process(&format!("{}-{p}", params.generator), threads, passes, memory);
+    let mut ops = Vec::new();
+    if test != Test::Numa02 {
+        ops.extend((0..parts).map(|i| clear(format!("part{i}"))));
+    }
+    let own = clear(format!("part{{i%{parts}}}"));
+    ops.push(Op::Loop { times: Some(passes), ops: vec![own, Op::Count(1)] });
+    let of_process = |p| process(&format!("{}-{p}", params.generator), threads, ops.clone());
     Ok(Program {
         duration: params.maybe_time("duration")?,
         regions: vec![region],
@@ -122,30 +130,30 @@ fn build(params: &Params, memory: Memory) -> Result<Program, WorkloadError> {
     })
 }
 
-/// Returns the threads of a process: the first one, which starts the others and waits for them.
-fn process(name: &str, threads: u32, passes: u64, memory: Memory) -> [ThreadTemplate; 2] {
-    let clear = || {
-        Op::Touch(BufferArg {
-            region: Some("memory".to_owned()),
-            offset: 0,
-            kind: TouchKind::Write,
-            size: None,
-            count: 0,
-            stride: 64,
-            pattern: Pattern::Sequential,
-        })
-    };
+/// Size of a small page, in bytes.
+const PAGE: u64 = 4096;
+
+fn clear(region: String) -> Op {
+    Op::Touch(BufferArg {
+        region: Some(region),
+        offset: 0,
+        kind: TouchKind::Write,
+        size: None,
+        count: 0,
+        stride: 64,
+        pattern: Pattern::Sequential,
+    })
+}
+
+/// Returns the threads of a process: the first one, which starts the others and waits for them, and
+/// the others.
+fn process(name: &str, threads: u32, ops: Vec<Op>) -> [ThreadTemplate; 2] {
     let worker = format!("{name}-worker");
     let start = Op::Loop { times: Some(threads.into()), ops: vec![Op::Fork(worker.clone())] };
-    let mut main = vec![start, Op::Join];
-    if memory == Memory::OfProcess {
-        main.insert(0, clear());
-    }
-    let pass = Op::Loop { times: Some(passes), ops: vec![clear(), Op::Count(1)] };
-    let template = |name: &str, instances, ops| ThreadTemplate {
+    let template = |thread: &str, instances, ops| ThreadTemplate {
         instances,
-        process: Some(name.trim_end_matches("-worker").to_owned()),
-        ..ThreadTemplate::new(name, ops)
+        process: Some(name.to_owned()),
+        ..ThreadTemplate::new(thread, ops)
     };
-    [template(name, 1, main), template(&worker, 0, vec![pass])]
+    [template(name, 1, vec![start, Op::Join]), template(&worker, 0, ops)]
 }

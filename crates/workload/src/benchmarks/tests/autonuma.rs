@@ -3,7 +3,7 @@
 
 use super::{error, program, run};
 use crate::exec::mock::MockEnd;
-use crate::program::Sharing;
+use crate::program::Op;
 
 #[test]
 fn every_thread_makes_its_passes() {
@@ -21,19 +21,31 @@ fn every_thread_makes_its_passes() {
 }
 
 #[test]
-fn memory_is_of_the_process_or_in_parts_of_the_threads() {
+fn memory_is_shared_or_in_parts() {
     let region = |arg: &str| {
         let program = program(arg);
         let [region] = &program.regions[..] else { panic!("{arg}") };
-        (region.of, region.size.0 >> 20, region.is_huge())
+        (region.size.0 >> 20, region.is_huge())
     };
-    assert_eq!(region("numa01,threads=4,size=64MiB"), (Sharing::Process, 64, true));
-    assert_eq!(
-        region("numa01_THREAD_ALLOC,threads=4,size=64MiB,huge=no"),
-        (Sharing::Thread, 16, false)
-    );
-    assert_eq!(region("numa02,threads=32,size=64MiB"), (Sharing::Thread, 2, true));
-    assert_eq!(region("numa02_SMT,threads=16,size=64MiB"), (Sharing::Thread, 4, true));
-    assert!(error("numa02,threads=4096,size=4MiB").contains("at least a page of 4 KiB"));
+    assert_eq!(region("numa01,threads=4,size=64MiB"), (64, true));
+    assert_eq!(region("numa01_THREAD_ALLOC,threads=4,size=64MiB,huge=no"), (16, false));
+    assert_eq!(region("numa02,threads=32,size=64MiB"), (2, true));
+    assert_eq!(region("numa02_SMT,threads=16,size=64MiB"), (4, true));
+    assert!(error("numa02,threads=1024,size=3MiB").contains("at least a page of 4 KiB"));
     assert!(error("numa02,processes=2").contains("unknown parameter \"processes\""));
+}
+
+/// Each thread of the numa01 tests clears all parts before its passes, those of numa02 none.
+#[test]
+fn threads_of_numa01_clear_everything_first() {
+    for (arg, cleared) in
+        [("numa01,threads=3", 1), ("numa01_THREAD_ALLOC,threads=3", 3), ("numa02,threads=3", 0)]
+    {
+        let program = program(arg);
+        let worker = program.threads.iter().find(|t| t.instances == 0).unwrap();
+        let (last, first) = worker.ops.split_last().unwrap();
+        assert!(first.iter().all(|op| matches!(op, Op::Touch(_))), "{arg}");
+        assert!(matches!(last, Op::Loop { times: Some(_), .. }), "{arg}");
+        assert_eq!(first.len(), cleared, "{arg}");
+    }
 }
