@@ -440,5 +440,5 @@ fn what_it_cannot_do_is_refused() {
     let load = refusal(&[("numa", "2"), ("load", "0")]);
     assert!(load.contains("needs load=pelt"), "{load}");
     let kind = refusal(&[("numa", "7")]);
-    assert!(kind.contains("consolidate+faults (0 to 3)"), "{kind}");
+    assert!(kind.contains("preferred (0 to 4)"), "{kind}");
 }
