@@ -174,6 +174,8 @@ cost_table! {
         /// Taking a lock that another CPU held last, by the distance to that CPU. The cost includes
         /// moving the lock's cache line and the data that the lock guards.
         hand_over_ns: ByDistance = "hand_over" in "ns";
+        /// Further time of a hand-over for each other CPU that waits for the lock.
+        waiter_ns: u64 = "waiter" in "ns";
     }
     /// Cache refill after a migration.
     cache: CacheCosts {

@@ -5,6 +5,8 @@
 //! Owns: how long a CPU waits for a lock.
 //! Does not: nest or order locks; events are atomic, so no deadlock is possible here.
 //! Models: `raw_spinlock_t` (queued): FIFO in order of arrival, cost of the hand-over by distance.
+//! With `lock.waiter`, each CPU that waits makes the hand-over longer, as the locks before queued
+//! ones did: all waiters spin on the lock's one cache line.
 
 use crate::kernel::Kernel;
 use scxlab_machine::Machine;
@@ -32,6 +34,8 @@ pub struct Lock {
     /// Intervals before `latest`, in their order. Between any two intervals the lock is free.
     earlier: VecDeque<Range<Nanos>>,
     last: Option<CpuId>,
+    /// Times at which CPUs that waited got the lock, where waiting CPUs have a price.
+    grants: VecDeque<Nanos>,
 }
 
 impl Lock {
@@ -55,6 +59,16 @@ impl Lock {
         let held = self.earlier.get(next).unwrap_or(&self.latest);
         self.since = if held.contains(&at) { held.end } else { at };
         self.since - at
+    }
+
+    /// Notes that a CPU which arrived at `at` had to wait. Returns how many CPUs then waited before
+    /// it; as many stand behind it, on average, when it gets the lock.
+    #[inline(never)]
+    fn crowd(&mut self, at: Nanos) -> u64 {
+        while self.grants.pop_front_if(|granted| *granted <= at).is_some() {}
+        let ahead = self.grants.len() as u64;
+        self.grants.push_back(self.since);
+        ahead
     }
 
     /// Releases the lock at the holder's clock `at`, in an event at `now`.
@@ -135,6 +149,15 @@ impl Kernel {
         }
     }
 
+    /// Cost of getting a lock for which other CPUs wait too, beyond that of its cache line.
+    #[inline]
+    fn crowd(machine: &Machine, lock: &mut Lock, at: Nanos, wait: Nanos) -> Nanos {
+        match machine.costs.lock.waiter_ns {
+            price if price > 0 && wait > 0 => price * lock.crowd(at),
+            _ => 0,
+        }
+    }
+
     /// Time from sending an interrupt until its handler starts.
     pub(crate) fn ipi_latency(&self, from: CpuId, to: CpuId) -> Nanos {
         self.machine.costs.irq.ipi_latency_ns[self.machine.topology.distance(from, to)]
@@ -153,7 +176,8 @@ impl Kernel {
         };
         let transfer = Self::transfer(machine, lock.last, cpu);
         let wait = lock.arrive(cpu, at);
-        self.exec.clock = at + wait + transfer;
+        let crowd = Self::crowd(machine, lock, at, wait);
+        self.exec.clock = at + wait + transfer + crowd;
         if wait > 0 {
             self.spun(id.word(), wait, |k| k.lock_name(id));
         }
@@ -183,8 +207,10 @@ impl Kernel {
         let (cpu, at) = (self.exec.cpu, self.clock());
         let last = self.bpf.locks.get(&addr).and_then(|lock| lock.last);
         let transfer = Self::transfer(&self.machine, last, cpu);
-        let wait = self.bpf.locks.entry(addr).or_default().arrive(cpu, at);
-        self.charge(wait + transfer);
+        let lock = self.bpf.locks.entry(addr).or_default();
+        let wait = lock.arrive(cpu, at);
+        let crowd = Self::crowd(&self.machine, lock, at, wait);
+        self.charge(wait + transfer + crowd);
         if wait > 0 {
             self.spun(addr, wait, |k| k.guest_lock_name(addr));
         }
@@ -274,6 +300,19 @@ mod tests {
         assert_eq!(hold(&mut lock, 4, 150, 10), 30, "20 ns were held twice");
         assert_eq!(hold(&mut lock, 5, 30, 10), 40, "the early request holds the lock, too");
         assert_eq!(hold(&mut lock, 6, 110, 10), 80, "the queue has begun");
+    }
+
+    /// Three CPUs wait for the lock when the fourth arrives; a late one finds none.
+    #[test]
+    fn the_crowd_is_counted() {
+        let mut lock = Lock::default();
+        let mut crowds = Vec::new();
+        for (cpu, at) in [(0, 0), (1, 10), (2, 20), (3, 30), (4, 390), (5, 1000)] {
+            let wait = lock.arrive(CpuId(cpu), at);
+            crowds.push(if wait > 0 { lock.crowd(at) } else { 0 });
+            lock.release(at + wait + 100, 0);
+        }
+        assert_eq!(crowds, [0, 0, 1, 2, 0, 0]);
     }
 
     #[test]
