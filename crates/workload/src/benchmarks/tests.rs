@@ -77,11 +77,14 @@ fn hackbench_sends_every_message() {
 #[test]
 fn chat_passes_each_message_on_to_all_others() {
     for (rooms, users, messages) in [(1, 2, 50), (3, 5, 7), (2, 20, 3)] {
-        let arg = format!("chat,rooms={rooms},users={users},messages={messages}");
-        let (mock, end) = run(&arg, 3);
-        let units = rooms * users * messages * users;
-        assert_eq!((end, mock.total_work()), (MockEnd::Finished, units), "{arg}");
-        assert_eq!(mock.tasks.len() as u64, rooms * users * 4, "{arg}");
+        for turns in ["no", "yes"] {
+            let size = format!("rooms={rooms},users={users},messages={messages}");
+            let arg = format!("chat,{size},turns={turns}");
+            let (mock, end) = run(&arg, 3);
+            let units = rooms * users * messages * users;
+            assert_eq!((end, mock.total_work()), (MockEnd::Finished, units), "{arg}");
+            assert_eq!(mock.tasks.len() as u64, rooms * users * 4, "{arg}");
+        }
     }
 }
 
