@@ -6,7 +6,7 @@
 
 use crate::task::Task;
 use scxlab_machine::id::{CgroupId, Nanos};
-use scxlab_machine::topology::Distance;
+use scxlab_machine::topology::{Distance, Topology};
 
 pub use times::{TimeHistogram, quantile};
 
@@ -24,13 +24,16 @@ pub struct TaskReport {
     pub switches: u64,
     pub switches_voluntary: u64,
     pub migrations: u64,
+    /// CPU time by node; shorter than the number of nodes if the task ran on none of the last.
+    pub node_ns: Vec<Nanos>,
     pub work_units: u64,
     pub exited: bool,
 }
 
 impl TaskReport {
-    pub fn of(task: &Task) -> Self {
-        let account = &task.account;
+    pub fn of(task: &Task, topology: &Topology) -> Self {
+        let mut account = task.account.clone();
+        account.leave_node(topology.cpu(task.cpu).node);
         TaskReport {
             name: task.name.clone(),
             pid: task.pid,
@@ -41,6 +44,7 @@ impl TaskReport {
             switches: account.switches_voluntary + account.switches_involuntary,
             switches_voluntary: account.switches_voluntary,
             migrations: account.migrations,
+            node_ns: account.node_ns,
             work_units: account.work_units,
             exited: task.state == crate::task::TaskState::Dead,
         }

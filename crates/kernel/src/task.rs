@@ -18,7 +18,7 @@ use crate::task::behavior::{Policy, TaskStep};
 pub use crate::task::cut::Cut;
 use scxlab_bpf::mem::{Memory, Perm};
 use scxlab_machine::cpumask::{self, CpuMask};
-use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
+use scxlab_machine::id::{CgroupId, CpuId, Nanos, NodeId, TaskId};
 use std::collections::VecDeque;
 
 /// Distance between two task slots in guest memory, bytes. `cpus_mask` alone takes NR_CPUS/8 = 1
@@ -94,12 +94,27 @@ pub struct TaskAccount {
     pub migrations: u64,
     pub wakeups: u64,
     pub work_units: u64,
+    /// CPU time by node, up to the last move from one node to another.
+    pub node_ns: Vec<Nanos>,
+    /// `run_ns` at that move.
+    pub node_since_ns: Nanos,
     /// Start of the present wait for a CPU.
     pub waiting_since: Option<Nanos>,
     /// State of the task in its cgroup's co-scheduling account (see `co_scheduling.rs`).
     pub cosched_state: CoschedState,
     /// Time of the wake-up that began the present wait; None if something else began it.
     pub woken_at: Option<Nanos>,
+}
+
+impl TaskAccount {
+    /// Counts the CPU time since the last move between nodes for the node that the task leaves.
+    pub(crate) fn leave_node(&mut self, node: NodeId) {
+        let ran = self.run_ns - std::mem::replace(&mut self.node_since_ns, self.run_ns);
+        if self.node_ns.len() <= node.idx() {
+            self.node_ns.resize(node.idx() + 1, 0);
+        }
+        self.node_ns[node.idx()] += ran;
+    }
 }
 
 /// One task. The fields that a task switch needs come first, as in `Cpu`.

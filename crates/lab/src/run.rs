@@ -250,6 +250,10 @@ pub struct TaskResult {
     pub switches: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrations: Option<u64>,
+    /// CPU time by node, without nodes after the last on which the task ran; empty on a machine
+    /// with one node, and on a real kernel.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub node_ns: Vec<u64>,
     /// Values of the scheduler's own counters for this task (`counters.rs`).
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub counters: IndexMap<String, u64>,

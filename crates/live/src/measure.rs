@@ -37,6 +37,7 @@ fn seen_task(task: &TaskSum, counters: &Counters) -> TaskResult {
         wait_ns: Some(task.wait_ns),
         switches: task.voluntary + task.involuntary,
         migrations: Some(task.migrations),
+        node_ns: Vec::new(),
         counters: counters.of(task.tid),
     }
 }
@@ -201,6 +202,7 @@ impl Measured<'_> {
                     s.voluntary + s.involuntary
                 }),
                 migrations: found.map_or(t.migrations, |s| Some(s.migrations)),
+                node_ns: Vec::new(),
                 counters: self.counters.of(t.tid as u32),
             }
         };

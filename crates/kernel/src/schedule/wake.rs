@@ -14,6 +14,7 @@ use crate::kernel::{AfterEvent, Kernel};
 use crate::task::{Class, TaskState};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, TaskId};
+use scxlab_machine::topology::Distance;
 use scxlab_trace::event::EventKind;
 
 impl Kernel {
@@ -194,6 +195,10 @@ impl Kernel {
         }
         let distance = self.machine.topology.distance(from, to);
         self.metrics.count_migration(distance);
+        if distance == Distance::Node {
+            let node = self.machine.topology.cpu(from).node;
+            self.tasks[task].account.leave_node(node);
+        }
         self.trace(EventKind::Migrate { task, from, to });
     }
 

@@ -226,7 +226,9 @@ impl Kernel {
     fn release_dead_task(&mut self, prev: TaskId) {
         self.ext_dead(prev);
         self.fair_task_dead(prev);
-        self.metrics.tasks.push(crate::metrics::TaskReport::of(&self.tasks[prev]));
+        self.metrics
+            .tasks
+            .push(crate::metrics::TaskReport::of(&self.tasks[prev], &self.machine.topology));
         self.free_task(prev);
     }
 

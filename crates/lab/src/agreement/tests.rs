@@ -22,6 +22,7 @@ fn run(target: &'static str, switches: u64, heavy_ms: u64) -> Run {
         wait_ns: Some(0),
         switches: 0,
         migrations: Some(0),
+        node_ns: Vec::new(),
         counters: IndexMap::new(),
     };
     let group = |path: &str, ms: u64| CgroupResult {

@@ -240,7 +240,7 @@ fn memory(t: &mut MetricTable, k: &Kernel) {
 
 fn reports(k: &Kernel) -> Vec<TaskReport> {
     let ours = |t: &&Task| k.is_workload(t);
-    let living = k.tasks.iter().filter(ours).map(TaskReport::of);
+    let living = k.tasks.iter().filter(ours).map(|t| TaskReport::of(t, &k.machine.topology));
     let mut all: Vec<TaskReport> = k.metrics.tasks.iter().cloned().chain(living).collect();
     all.sort_by_key(|r| r.pid);
     all
@@ -256,6 +256,7 @@ fn tasks(k: &Kernel, counters: &Counters) -> Vec<TaskResult> {
         wait_ns: Some(r.wait_ns),
         switches: r.switches,
         migrations: Some(r.migrations),
+        node_ns: if k.machine.topology.nodes().len() > 1 { r.node_ns } else { Vec::new() },
         counters: counters.of(r.pid),
     };
     reports(k).into_iter().map(result).collect()

@@ -64,8 +64,10 @@ fn interrupted(machine: &str, tasks: usize, run_us: u32, seed: u64, side: &str) 
     let (mut k, loaded) = scheduled(&format!("credit,tickle={side}"), machine, &text, seed);
     run_for(&mut k, SECOND / 2);
     let ours = k.tasks.iter().filter(|t| t.name.starts_with("vcpu"));
-    let lost: u64 =
-        ours.map(TaskReport::of).map(|report| report.switches - report.switches_voluntary).sum();
+    let lost: u64 = ours
+        .map(|t| TaskReport::of(t, &k.machine.topology))
+        .map(|report| report.switches - report.switches_voluntary)
+        .sum();
     (lost - stat(&k, &loaded, "migrate_running"), stat(&k, &loaded, "tickle_preempt"))
 }
 
