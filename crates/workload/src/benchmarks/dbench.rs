@@ -7,7 +7,8 @@
 //! cache's spin lock; operations that change the file system take the journal's. Reads and writes
 //! copy between the client and the page cache. A flush asks the journal's thread for a commit and
 //! sleeps until the disk has it; one commit serves all clients that wait. A unit is an operation.
-//! Leaves out: the contents of the page cache and its writing back; the queue of the disk; locks of
+//! With `cache`, the page cache is a region of memory that all clients share.
+//! Leaves out: the writing back of the page cache; the queue of the disk; locks of
 //! directories (each client has its own); a flush that begins during a commit waits for the end of
 //! that commit, not for the next one.
 
@@ -15,7 +16,9 @@ use super::{Generator, Params, param};
 use crate::error::WorkloadError;
 use crate::program::region::ByteSize;
 use crate::program::work::BufferArg;
-use crate::program::{Op, Pattern, Program, ThreadTemplate, TimeSpan, TouchKind};
+use crate::program::{
+    Op, Pattern, Program, RegionDef, RegionPolicy, Sharing, ThreadTemplate, TimeSpan, TouchKind,
+};
 
 pub(super) const GENERATOR: Generator = Generator {
     name: "dbench",
@@ -30,6 +33,7 @@ pub(super) const GENERATOR: Generator = Generator {
             "work under a spin lock (in guests), each time an operation takes one",
         ),
         param("commit", "128", "KiB that a commit of the journal writes"),
+        param("cache", "0", "MiB of the page cache that reads and writes copy; 0: no region"),
         param("duration", "2s", "length of the run (-t), or none"),
     ],
     build,
@@ -77,7 +81,19 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     let hold = params.time("hold")?;
     let locked = |lock: &str| params.under_lock(lock, hold);
     let commit = u64::from(params.number("commit", 1, 1 << 20)?) * 1024;
-    let round = order().into_iter().flat_map(|operation| ops(operation, work, &locked)).collect();
+    let cache = u64::from(params.number("cache", 0, 1 << 24)?) << 20;
+    let cache = (cache > 0).then(|| RegionDef {
+        name: "cache".into(),
+        size: ByteSize(cache),
+        of: Sharing::All,
+        policy: RegionPolicy::FirstTouch,
+        populate: None,
+        huge: None,
+        merge: 0,
+    });
+    let round = order().into_iter();
+    let round = round.flat_map(|operation| ops(operation, work, &locked, cache.is_some()));
+    let round = round.collect();
     let client = ThreadTemplate {
         instances: params.number("clients", 1, 10_000)?,
         ..ThreadTemplate::new("client", vec![Op::Loop { times: None, ops: round }])
@@ -94,6 +110,7 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     Ok(Program {
         duration: params.maybe_time("duration")?,
         threads: vec![ThreadTemplate::new("journal", journal), client],
+        regions: cache.into_iter().collect(),
         ..Program::default()
     })
 }
@@ -114,19 +131,29 @@ fn order() -> Vec<Operation> {
     (0..total).map(|_| next()).collect()
 }
 
-fn ops(operation: Operation, work: TimeSpan, locked: &dyn Fn(&str) -> Vec<Op>) -> Vec<Op> {
+fn ops(
+    operation: Operation,
+    work: TimeSpan,
+    locked: &dyn Fn(&str) -> Vec<Op>,
+    cached: bool,
+) -> Vec<Op> {
     let copy = |kind| {
-        let size = Some(ByteSize(TRANSFER_BYTES));
-        let pattern = Pattern::Sequential;
-        vec![Op::Touch(BufferArg {
+        let own = BufferArg {
             region: None,
             offset: 0,
-            size,
+            size: Some(ByteSize(TRANSFER_BYTES)),
             kind,
             count: 0,
             stride: 64,
-            pattern,
-        })]
+            pattern: Pattern::Sequential,
+        };
+        let shared = BufferArg {
+            region: Some("cache".into()),
+            size: None,
+            count: TRANSFER_BYTES / 64,
+            ..own.clone()
+        };
+        vec![Op::Touch(if cached { shared } else { own })]
     };
     let own = match operation {
         Path => locked("dcache"),

@@ -95,7 +95,8 @@ fn guest(
         None => (0..nr_cpus).map(CpuId).collect(),
     };
     let cpus_of = |vcpu: u32| {
-        let pinned = all.get(vcpu as usize % all.len().max(1)).filter(|_| def.pin);
+        let nth = u64::from(instance) * u64::from(def.vcpus) + u64::from(vcpu);
+        let pinned = all.get((nth % all.len().max(1) as u64) as usize).filter(|_| def.pin);
         match (pinned, &def.cpus) {
             (Some(cpu), _) => Some(CpuMask::of(nr_cpus as usize, [*cpu])),
             (None, Some(_)) => Some(CpuMask::of(nr_cpus as usize, all.iter().copied())),

@@ -46,7 +46,8 @@ pub struct GuestDef {
     /// Whether each vCPU has a cgroup of its own below `cgroup`: `vcpu0`, `vcpu1`, and so on.
     #[serde(default)]
     pub vcpu_cgroups: bool,
-    /// Whether vCPU n runs only on the n-th CPU of `cpus`, modulo their number.
+    /// Whether vCPU n of instance k runs only on number k * `vcpus` + n of `cpus`, modulo their
+    /// number.
     #[serde(default)]
     pub pin: bool,
     /// CPUs on which the vCPUs may run. None: all.
