@@ -29,6 +29,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a workload under one scheduler, or compare several
     Run(RunArgs),
+    /// Predict the published tables of list threads, and score the predictions
+    Reproduce(ReproduceArgs),
     /// Compile a scheduler's source into an object
     Build(BuildArgs),
     /// Attach a scheduler to this machine's kernel, until Ctrl-C or SIGTERM
@@ -41,7 +43,7 @@ pub enum Command {
     Gang(GangArgs),
     /// Prepare and show the kernel and QEMU for virtual machines
     Vm(VmArgs),
-    /// List the available schedulers, workloads or machines
+    /// List the available schedulers, workloads, machines or experiments
     List(ListArgs),
     /// Show a machine: its topology and, if asked, its costs
     Topo(TopoArgs),
@@ -223,6 +225,66 @@ impl RunArgs {
     pub fn workload(&self) -> &str {
         self.workload.as_deref().expect("clap requires it")
     }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = examples::REPRODUCE)]
+pub struct ReproduceArgs {
+    /// Thread: o1-2002, gang-2011, pelt-2012, tickle-2012 or numa-2013; without one, all of them
+    #[arg(value_name = "THREAD", add = ArgValueCompleter::new(complete::threads))]
+    pub thread: Option<String>,
+
+    /// Table of the thread; give several for several
+    #[arg(long, value_name = "TABLE", requires = "thread")]
+    pub table: Vec<String>,
+
+    /// Number of runs of each setup; run i has seed SEED + i
+    #[arg(short = 'n', long, value_name = "RUNS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub runs: u32,
+
+    /// Seed of the first run
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// Output format
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReproduceFormat::Table)]
+    pub format: ReproduceFormat,
+
+    /// Write reproduce.json and reproduce.md into this folder
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+
+    /// Machine for all tables instead of those of the thread: what the thread's schedulers would do
+    /// on it, with the default class as a further column
+    #[arg(short, long, value_name = "MACHINE", add = ArgValueCompleter::new(complete::machines))]
+    pub machine: Option<String>,
+
+    /// Leave fitted parameters at their defaults
+    #[arg(long)]
+    pub blind: bool,
+
+    /// Switch a mechanism off, as an experiment's `[ablation]` says
+    #[arg(long, value_name = "NAME", requires = "thread")]
+    pub ablation: Option<String>,
+
+    /// Make all runs anew, and keep none (~/.cache/scxlab/cells)
+    #[arg(long)]
+    pub no_cache: bool,
+
+    /// Time of this host after which the work ends; runs that were made are kept
+    #[arg(long, value_name = "TIME")]
+    pub deadline: Option<TimeSpan>,
+
+    /// Number of simulations at a time; 0 is one per CPU of this host. Results do not depend on it
+    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = jobs)]
+    pub jobs: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReproduceFormat {
+    Table,
+    Json,
+    Markdown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -461,6 +523,8 @@ pub enum Listed {
     Schedulers,
     Workloads,
     Machines,
+    /// Threads whose published tables `reproduce` predicts
+    Experiments,
 }
 
 #[derive(Debug, Args)]

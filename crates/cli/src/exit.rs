@@ -20,6 +20,7 @@ use scxlab_lab::conform::{CaseError, SimCaseError};
 use scxlab_lab::input::InputError;
 use scxlab_lab::prepare::PrepareError;
 use scxlab_lab::recipe::{RecipeError, RecipeErrorKind};
+use scxlab_lab::reproduce::ReproduceError;
 use scxlab_lab::session::SessionError;
 use scxlab_lab::sim::SimError;
 use scxlab_live::LiveError;
@@ -324,6 +325,12 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     if let Some(e) = cause.downcast_ref::<SimError>() {
         return Some(of_sim(e));
     }
+    if let Some(e) = cause.downcast_ref::<ReproduceError>() {
+        return Some(match e {
+            ReproduceError::File { .. } => Code::Input,
+            ReproduceError::Unknown { .. } => Code::Usage,
+        });
+    }
     if let Some(e) = cause.downcast_ref::<MachineError>() {
         return Some(of_machine(e));
     }
@@ -403,6 +410,7 @@ fn of_session(error: &SessionError) -> Code {
         SessionError::Sim(e) => of_sim(e),
         SessionError::Trace { .. } => Code::Output,
         SessionError::Threads { .. } => Code::Internal,
+        SessionError::Interrupted { .. } => Code::Ejected,
         SessionError::Seeds { .. } | SessionError::Length { .. } | SessionError::Command { .. } => {
             Code::Usage
         }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `scxlab list`: lists schedulers, workloads or machines.
+//! `scxlab list`: lists schedulers, workloads, machines or experiments.
 
 use std::fmt::Write;
 
 use anyhow::Result;
 use scxlab_lab::recipe;
+use scxlab_lab::reproduce::experiment::Experiment;
+use scxlab_lab::reproduce::experiments;
 use scxlab_machine::Machine;
 
 use crate::args::Listed;
@@ -15,6 +17,7 @@ pub fn list(what: Listed) -> Result<()> {
         Listed::Schedulers => schedulers(),
         Listed::Workloads => workloads(),
         Listed::Machines => machines()?,
+        Listed::Experiments => listed_experiments()?,
     })
 }
 
@@ -54,6 +57,15 @@ fn machines() -> Result<String> {
     text.push_str("\nOr a spec: 2n4c2t is 2 nodes of 4 cores of 2 threads, 2n1l4c2t says LLCs per node too.\n");
     text.push_str("Or a .toml file of that kind, an .xml file of `lstopo --of xml`, or `host`.\n");
     Ok(text)
+}
+
+fn listed_experiments() -> Result<String> {
+    let mut rows = Vec::new();
+    for files in experiments() {
+        let experiment = Experiment::parse(files.name, files.published, files.experiment)?;
+        rows.push((files.name, experiment.doc));
+    }
+    Ok(columns(rows))
 }
 
 /// Formats names and descriptions in two columns. Long lines are left for the terminal to wrap.

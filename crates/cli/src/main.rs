@@ -20,6 +20,7 @@ mod live;
 mod output;
 mod progress;
 mod reference;
+mod reproduce;
 mod run;
 mod topo;
 mod traces;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(args) => run::run(&args),
+        Command::Reproduce(args) => reproduce::reproduce(&args),
         Command::Build(args) => build::build(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Conform(args) => conform::conform(&args),

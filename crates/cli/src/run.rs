@@ -209,7 +209,7 @@ fn trace_paths(part: &MachineRuns, on: On, among: Option<On>) -> Vec<PathBuf> {
 
 /// Returns a function that tells whether simulated runs must end now, and why. Runs on a real
 /// kernel handle signals and the deadline themselves.
-fn interrupt(deadline: Option<TimeSpan>) -> impl Fn() -> Option<String> + Sync {
+pub fn interrupt(deadline: Option<TimeSpan>) -> impl Fn() -> Option<String> + Sync {
     let (cancelled, start) = (output::cancelled(), Instant::now());
     move || {
         if cancelled.load(Ordering::Relaxed) {

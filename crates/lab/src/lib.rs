@@ -17,6 +17,7 @@ pub mod metric;
 pub mod prepare;
 pub mod recipe;
 pub mod report;
+pub mod reproduce;
 pub mod results;
 pub mod run;
 pub mod scheduler;

@@ -5,7 +5,7 @@
 //! Owns: the form in which metrics are shown. `metric.rs` declares which metrics the report shows;
 //! the results file holds all metrics.
 
-mod format;
+pub(crate) mod format;
 mod machines;
 mod outcome;
 #[cfg(test)]

@@ -77,6 +77,8 @@ pub enum SessionError {
     Length { what: &'static str, ns: Nanos },
     #[error("\"{command}\" is a command: it runs on a real kernel only, with --on vm or --on host")]
     Command { command: String },
+    #[error("interrupted: {why}")]
+    Interrupted { why: String },
     #[error("seeds {first} to {first} + {more} do not fit 64 bits")]
     Seeds { first: u64, more: u32 },
 }
@@ -96,23 +98,37 @@ fn seconds(ns: Nanos) -> String {
 pub struct Progress {
     virtual_ns: Vec<AtomicU64>,
     done: Vec<AtomicBool>,
-    /// Expected virtual time of one run in ns; 0 if unknown.
-    each_ns: u64,
+    /// Expected virtual time of each run in ns; 0 if unknown.
+    expected_ns: Vec<u64>,
 }
 
 impl Progress {
     pub fn new(session: &Session) -> Progress {
-        let count = session.keys().count();
+        Progress::of(session.keys().map(|_| session.length()).collect())
+    }
+
+    /// Returns the progress of runs with these expected virtual times in ns; 0 if unknown.
+    pub fn of(expected_ns: Vec<u64>) -> Progress {
         Progress {
-            virtual_ns: (0..count).map(|_| AtomicU64::default()).collect(),
-            done: (0..count).map(|_| AtomicBool::new(false)).collect(),
-            each_ns: session.length(),
+            virtual_ns: expected_ns.iter().map(|_| AtomicU64::default()).collect(),
+            done: expected_ns.iter().map(|_| AtomicBool::new(false)).collect(),
+            expected_ns,
         }
     }
 
-    /// Tells whether the length of a run is known, and with it the remaining time.
+    /// Returns the virtual time of a run, for the run's thread to store.
+    pub fn at(&self, run: usize) -> &AtomicU64 {
+        &self.virtual_ns[run]
+    }
+
+    /// Notes that a run is complete.
+    pub fn finish(&self, run: usize) {
+        self.done[run].store(true, Ordering::Relaxed);
+    }
+
+    /// Tells whether the length of some run is known, and with it the remaining time.
     pub fn has_end(&self) -> bool {
-        self.each_ns > 0
+        self.expected_ns.iter().any(|ns| *ns > 0)
     }
 
     /// Returns the virtual time of all runs so far.
@@ -131,15 +147,15 @@ impl Progress {
     /// Returns the completed part of the session in thousandths. If the length of a run is unknown,
     /// only completed runs count.
     pub fn permille(&self) -> u64 {
-        let part = |(at, done): (&AtomicU64, &AtomicBool)| {
-            if done.load(Ordering::Relaxed) {
+        let part = |run: usize| {
+            if self.done[run].load(Ordering::Relaxed) {
                 1000
             } else {
-                let now = at.load(Ordering::Relaxed).saturating_mul(1000);
-                now.checked_div(self.each_ns).unwrap_or(0).min(1000)
+                let now = self.virtual_ns[run].load(Ordering::Relaxed).saturating_mul(1000);
+                now.checked_div(self.expected_ns[run]).unwrap_or(0).min(1000)
             }
         };
-        let total: u64 = self.virtual_ns.iter().zip(&self.done).map(part).sum();
+        let total: u64 = (0..self.done.len()).map(part).sum();
         total.checked_div(self.done.len() as u64).unwrap_or(0)
     }
 }
@@ -205,9 +221,9 @@ impl Session {
                     self.seed_of(key),
                     &why,
                 )),
-                None => self.one(key, program, traces, &progress.virtual_ns[at], interrupt),
+                None => self.one(key, program, traces, progress.at(at), interrupt),
             };
-            progress.done[at].store(true, Ordering::Relaxed);
+            progress.finish(at);
             run
         };
         let pool = rayon::ThreadPoolBuilder::new()
@@ -263,4 +279,4 @@ impl Session {
 
 /// Stack size of the threads. Programs call helpers that call programs; the depth is bounded, but
 /// large.
-const STACK_BYTES: usize = 32 << 20;
+pub(crate) const STACK_BYTES: usize = 32 << 20;

@@ -22,6 +22,17 @@ Examples:
   Results for a program, and a failure if a scheduler is ejected:
     scxlab run -s ./mine.bpf.o -w schbench -m 2n4c2t --format json --fail-on-exit";
 
+pub const REPRODUCE: &str = "\
+Examples:
+  The tables of the O(1) scheduler's thread, published beside predicted:
+    scxlab reproduce o1-2002
+  One table with ten runs of each setup:
+    scxlab reproduce o1-2002 --table chat -n 10
+  All threads, as a page and as JSON:
+    scxlab reproduce -o published
+  What the same schedulers would do on another machine:
+    scxlab reproduce gang-2011 --table ple_improvement -m epyc-2s";
+
 pub const BUILD: &str = "\
 Examples:
   A scheduler to start from, its object, a first run:

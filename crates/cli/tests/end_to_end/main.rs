@@ -6,6 +6,7 @@ mod build;
 mod docs;
 mod machines;
 mod outputs;
+mod reproduce;
 mod schema;
 mod trace;
 

@@ -27,5 +27,6 @@ pub fn presets() -> &'static [(&'static str, &'static str)] {
         "x3950",
         "dbench-host",
         "xen-16",
+        "arm-2c",
     ]
 }

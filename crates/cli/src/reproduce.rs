@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `scxlab reproduce`: predicts the published tables of list threads.
+
+mod cache;
+
+use anyhow::Result;
+use scxlab_lab::input;
+use scxlab_lab::reproduce::experiment::Experiment;
+use scxlab_lab::reproduce::job::{Jobs, NoStore, RunStore};
+use scxlab_lab::reproduce::plan::{Plan, Wanted};
+use scxlab_lab::reproduce::report::{ThreadReport, json, markdown, report, text};
+use scxlab_lab::reproduce::{ReproduceError, experiments, threads};
+use scxlab_lab::session::Progress;
+
+use crate::args::{ReproduceArgs, ReproduceFormat};
+use crate::input::Inputs;
+use crate::output;
+use crate::progress::with_bar;
+use crate::run::interrupt;
+use cache::RunCache;
+
+pub fn reproduce(args: &ReproduceArgs) -> Result<()> {
+    let plans = plans(args)?;
+    let cache = (!args.no_cache).then(RunCache::open).flatten();
+    let store: &dyn RunStore = match &cache {
+        Some(cache) => cache,
+        None => &NoStore,
+    };
+    let mut reports: Vec<ThreadReport> = Vec::new();
+    let jobs = plans.iter().map(|plan| Jobs::new(plan, store, args.runs, args.seed));
+    let jobs: Vec<Jobs<'_>> = jobs.collect();
+    if let Some(cache) = &cache {
+        cache.say_unusable();
+    }
+    let progress = Progress::of(jobs.iter().flat_map(Jobs::lengths).collect());
+    let interrupt = interrupt(args.deadline);
+    let all = with_bar(&progress, || {
+        let mut first = 0;
+        let each = jobs.into_iter().map(|jobs| {
+            let missing = jobs.missing();
+            let runs = jobs.execute(args.jobs, &progress, first, &interrupt);
+            first += missing;
+            runs
+        });
+        each.collect::<Result<Vec<_>, _>>()
+    })?;
+    for (plan, runs) in plans.iter().zip(&all) {
+        reports.push(report(plan, runs, args.runs));
+    }
+    if let Some(folder) = &args.output {
+        output::make_folder(folder)?;
+        output::write_file(&folder.join("reproduce.json"), json(&reports).as_bytes())?;
+        output::write_file(&folder.join("reproduce.md"), markdown(&reports).as_bytes())?;
+    }
+    output::print(&match args.format {
+        ReproduceFormat::Table => text(&reports),
+        ReproduceFormat::Json => json(&reports),
+        ReproduceFormat::Markdown => markdown(&reports),
+    })
+}
+
+/// Plans all wanted threads, before anything runs.
+fn plans(args: &ReproduceArgs) -> Result<Vec<Plan>> {
+    let files: Vec<_> = match &args.thread {
+        None => experiments().iter().collect(),
+        Some(name) => {
+            let found: Vec<_> = experiments().iter().filter(|files| files.name == name).collect();
+            if found.is_empty() {
+                return Err(ReproduceError::Unknown {
+                    kind: "thread",
+                    name: name.clone(),
+                    available: threads().collect::<Vec<_>>().join(", "),
+                }
+                .into());
+            }
+            found
+        }
+    };
+    let machine = args.machine.as_ref().map(|name| input::machine(name, &Inputs::default()));
+    let wanted = Wanted { tables: args.table.clone(), machine: machine.transpose()? };
+    let plan = |files: &scxlab_lab::reproduce::ThreadFiles| {
+        let mut experiment = Experiment::parse(files.name, files.published, files.experiment)?;
+        if args.blind {
+            experiment = experiment.blind();
+        }
+        if let Some(name) = &args.ablation {
+            experiment = experiment.ablated(name)?;
+        }
+        Ok(Plan::new(experiment, &wanted)?)
+    };
+    files.into_iter().map(plan).collect()
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `scxlab reproduce`: its output, its cache, and its messages.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use serde_json::Value;
+
+use super::scxlab;
+
+/// A table that is quick to simulate.
+const QUICK: [&str; 6] = ["reproduce", "pelt-2012", "--table", "sysbench_cpu", "-n", "1"];
+
+fn reproduce(cache: &Path, args: &[&str]) -> Output {
+    let out = scxlab(args).env("XDG_CACHE_HOME", cache).output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    out
+}
+
+fn quick(cache: &Path, more: &[&str]) -> Output {
+    reproduce(cache, &[&QUICK[..], more].concat())
+}
+
+/// Returns the files of the cache.
+fn entries(cache: &Path) -> Vec<PathBuf> {
+    let folders = fs::read_dir(cache.join("scxlab/cells")).unwrap().map(|f| f.unwrap().path());
+    let files = folders.flat_map(|folder| fs::read_dir(folder).unwrap());
+    let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn the_json_has_scores_and_cells() {
+    let cache = tempfile::tempdir().unwrap();
+    let out = quick(cache.path(), &["--format", "json", "--jobs", "1"]);
+    let all: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let [table, total] = &all["scores"].as_array().unwrap()[..] else { panic!("{all}") };
+    assert_eq!((&table["thread"], &table["table"]), (&"pelt-2012".into(), &"sysbench_cpu".into()));
+    assert_eq!((&total["table"], &total["figures"]), (&"all".into(), &12.into()));
+    for key in ["cells", "sign_agreement", "rank_correlation", "median_size_error"] {
+        assert!(table.get(key).is_some(), "{key}");
+    }
+    let cells = all["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 12);
+    assert!(
+        cells.iter().all(|cell| cell["published"].is_number() && cell["predicted"].is_number())
+    );
+    // The same with another number of threads, and without a cache.
+    let again =
+        reproduce(cache.path(), &[&QUICK[..], &["--format", "json", "--no-cache"]].concat());
+    assert_eq!(String::from_utf8(out.stdout), String::from_utf8(again.stdout));
+}
+
+/// A second call makes no run. Damaged entries, and those of another version of the simulator, are
+/// made anew, and the command says so.
+#[test]
+fn runs_are_kept_and_checked() {
+    let cache = tempfile::tempdir().unwrap();
+    let first = quick(cache.path(), &[]);
+    assert!(first.stderr.is_empty(), "{}", String::from_utf8_lossy(&first.stderr));
+    let kept = entries(cache.path());
+    let times = |files: &[PathBuf]| -> Vec<_> {
+        files.iter().map(|file| fs::metadata(file).unwrap().modified().unwrap()).collect()
+    };
+    assert_eq!(kept.len(), 2, "two setups: window and pelt");
+    let written = times(&kept);
+    assert_eq!(quick(cache.path(), &[]).stdout, first.stdout);
+    assert_eq!(times(&kept), written);
+
+    let whole = fs::read_to_string(&kept[0]).unwrap();
+    fs::write(&kept[0], &whole[..whole.len() / 2]).unwrap();
+    let changed = fs::read_to_string(&kept[1]).unwrap().replace("throughput", "throughtup");
+    fs::write(&kept[1], changed).unwrap();
+    let out = quick(cache.path(), &[]);
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(said, "2 kept runs are damaged; they are made anew\n");
+    assert_eq!(out.stdout, first.stdout);
+    assert_eq!(fs::read_to_string(&kept[0]).unwrap(), whole);
+
+    let mut entry: Value = serde_json::from_str(&whole).unwrap();
+    entry["simulator"] = "an older one".into();
+    fs::write(&kept[0], entry.to_string()).unwrap();
+    let out = quick(cache.path(), &[]);
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(
+        said,
+        "1 kept runs come from another version of the simulator; they are made anew\n"
+    );
+    assert_eq!(out.stdout, first.stdout);
+}
+
+#[test]
+fn a_folder_gets_json_and_markdown() {
+    let folder = tempfile::tempdir().unwrap();
+    let into = folder.path().join("out");
+    let out = quick(folder.path(), &["-o", into.to_str().unwrap(), "--format", "markdown"]);
+    assert_eq!(fs::read(into.join("reproduce.md")).unwrap(), out.stdout);
+    let json: Value =
+        serde_json::from_slice(&fs::read(into.join("reproduce.json")).unwrap()).unwrap();
+    assert_eq!(json["cells"].as_array().unwrap().len(), 12);
+}
+
+#[test]
+fn names_that_do_not_exist_are_usage_errors() {
+    let cases: [(&[&str], &str); 4] = [
+        (&["reproduce", "o1-2003"], "unknown thread \"o1-2003\"; available: o1-2002, gang-2011"),
+        (
+            &["reproduce", "o1-2002", "--table", "chatt"],
+            "unknown table \"chatt\"; available: mkbench",
+        ),
+        (
+            &["reproduce", "o1-2002", "--ablation", "x"],
+            "unknown ablation \"x\"; available: lock, scan",
+        ),
+        (&["reproduce", "o1-2002", "-m", "x9"], "no machine \"x9\""),
+    ];
+    for (args, expected) in cases {
+        let out = scxlab(args).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(expected), "{said}");
+    }
+}

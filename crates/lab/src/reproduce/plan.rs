@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The plan of a reproduction: every cell of the wanted tables, and the setups whose runs they
+//! need.
+//!
+//! Owns: the check of every rule before anything runs, and the key of a run, which hashes all that
+//! decides its result.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use scxlab_machine::Machine;
+use scxlab_machine::hash::hash_bytes;
+use scxlab_workload::program::TimeSpan;
+use scxlab_workload::{Perturb, Program, WorkloadArg, parse_workload_arg};
+
+use super::ReproduceError;
+use super::experiment::{Experiment, Figure, Kind, MachineText, Resolved, SetupText};
+use super::published::Table;
+use super::template::{Vars, fill};
+use crate::input::{NoFiles, SchedulerInput};
+use crate::prepare::Prepared;
+use crate::scheduler::DEFAULT_CLASS;
+use crate::sim::NumaBalancing;
+
+/// Column of the default class, which `Wanted::machine` adds.
+pub const DEFAULT_CLASS_COLUMN: &str = "eevdf";
+
+/// Choice of what to reproduce.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Tables by id; empty: all.
+    pub tables: Vec<String>,
+    /// A machine for all setups instead of those of the experiment. The default class is then a
+    /// further column.
+    pub machine: Option<Machine>,
+}
+
+/// The cells of a thread and the setups that they need.
+pub struct Plan {
+    pub experiment: Experiment,
+    pub cells: Vec<Cell>,
+    pub setups: Vec<Setup>,
+    /// Name of the machine that replaces those of the experiment.
+    pub machine: Option<String>,
+}
+
+/// One figure of a published table.
+pub struct Cell {
+    /// Index into the thread's tables.
+    pub table: usize,
+    pub row: usize,
+    pub column: String,
+    /// The published figure; None for a column that no thread printed.
+    pub published: Option<f64>,
+    pub content: Content,
+}
+
+pub enum Content {
+    Figure(Box<PlannedFigure>),
+    NotPredicted(String),
+}
+
+/// A figure with its setup and its baseline.
+pub struct PlannedFigure {
+    pub figure: Figure,
+    /// Index into the plan's setups.
+    pub setup: usize,
+    pub baseline: Option<PlannedBaseline>,
+    /// Published noise of the figure and its baseline, relative to them.
+    pub noise: Option<f64>,
+}
+
+pub struct PlannedBaseline {
+    pub figure: Figure,
+    pub setup: usize,
+    /// The published figure of the baseline, if its table prints it.
+    pub published: Option<f64>,
+}
+
+/// What to simulate, resolved.
+pub struct Setup {
+    pub text: SetupText,
+    pub machine: Arc<Machine>,
+    pub program: Program,
+    pub scheduler: Prepared,
+    pub duration: Option<u64>,
+    pub numa_balancing: NumaBalancing,
+    pub attach_after: Option<u64>,
+    /// All that decides a run of the setup, but the seed, as text.
+    pub key: String,
+}
+
+impl Plan {
+    /// Plans the cells of a thread. Resolves every machine, workload, scheduler and knob.
+    pub fn new(experiment: Experiment, wanted: &Wanted) -> Result<Plan, ReproduceError> {
+        for id in &wanted.tables {
+            if experiment.published.table(id).is_none() {
+                let all = experiment.published.tables.iter().map(|t| t.id.as_str());
+                return Err(ReproduceError::Unknown {
+                    kind: "table",
+                    name: id.clone(),
+                    available: all.collect::<Vec<_>>().join(", "),
+                });
+            }
+        }
+        let mut planner = Planner { wanted, setups: Vec::new(), known: BTreeMap::new() };
+        let mut cells = Vec::new();
+        let tables = experiment.published.tables.iter().enumerate();
+        for (at, table) in tables {
+            if !wanted.tables.is_empty() && !wanted.tables.contains(&table.id) {
+                continue;
+            }
+            for (row, column, published) in table.figures() {
+                let content = match experiment.resolve(table, row, column)? {
+                    Resolved::NotPredicted(why) => Content::NotPredicted(why),
+                    Resolved::Figure(figure) => planner.figure(&experiment, table, row, *figure)?,
+                };
+                let column = column.to_owned();
+                cells.push(Cell { table: at, row, column, published: Some(published), content });
+            }
+            if wanted.machine.is_some() {
+                planner.default_class(&experiment, at, &mut cells)?;
+            }
+        }
+        let machine = wanted.machine.as_ref().map(|machine| machine.name.clone());
+        Ok(Plan { experiment, cells, setups: planner.setups, machine })
+    }
+
+    pub fn table(&self, cell: &Cell) -> &Table {
+        &self.experiment.published.tables[cell.table]
+    }
+}
+
+struct Planner<'a> {
+    wanted: &'a Wanted,
+    setups: Vec<Setup>,
+    /// Setups and prepared schedulers by text, so that each is resolved once.
+    known: BTreeMap<String, usize>,
+}
+
+impl Planner<'_> {
+    fn figure(
+        &mut self,
+        experiment: &Experiment,
+        table: &Table,
+        row: usize,
+        figure: Figure,
+    ) -> Result<Content, ReproduceError> {
+        let baseline = match &figure.baseline {
+            None => None,
+            Some(_) if !figure.is_treated() => None,
+            Some(pairs) => {
+                let mut vars = table.keys_of(row);
+                if let Some(column) = figure.vars.get("column") {
+                    vars.insert("column".into(), column.clone());
+                }
+                vars.extend(pairs.clone());
+                match experiment.resolve_vars(&table.id, vars.clone(), pairs)? {
+                    Resolved::NotPredicted(why) => return Ok(Content::NotPredicted(why)),
+                    Resolved::Figure(of) => Some((vars, *of)),
+                }
+            }
+        };
+        let noise = relative_noise(experiment, table, &figure, row)?;
+        let baseline = match baseline {
+            None => None,
+            Some((vars, of)) => {
+                let of_row = table.find(&vars);
+                let column = vars.get("column").map_or("", String::as_str);
+                let published = of_row.and_then(|row| table.rows[row].figure(column));
+                let noise = match of_row {
+                    Some(row) => relative_noise(experiment, table, &of, row)?,
+                    None => None,
+                };
+                let setup = self.setup(experiment, &of)?;
+                Some((PlannedBaseline { figure: of, setup, published }, noise))
+            }
+        };
+        let base_noise = baseline.as_ref().and_then(|(_, noise)| *noise);
+        let setup = self.setup(experiment, &figure)?;
+        Ok(Content::Figure(Box::new(PlannedFigure {
+            figure,
+            setup,
+            baseline: baseline.map(|(baseline, _)| baseline),
+            noise: noise.map(|noise| noise + base_noise.unwrap_or_default()),
+        })))
+    }
+
+    /// Adds a cell for the default class beside each baseline of the table `at`.
+    fn default_class(
+        &mut self,
+        experiment: &Experiment,
+        at: usize,
+        cells: &mut Vec<Cell>,
+    ) -> Result<(), ReproduceError> {
+        let mut seen = Vec::new();
+        let mut more = Vec::new();
+        for cell in cells.iter().filter(|cell| cell.table == at) {
+            let Content::Figure(planned) = &cell.content else { continue };
+            let Some(baseline) = &planned.baseline else { continue };
+            let measure = (&baseline.figure.metric, &baseline.figure.per, planned.figure.kind);
+            if seen.contains(&(cell.row, baseline.setup, format!("{measure:?}"))) {
+                continue;
+            }
+            seen.push((cell.row, baseline.setup, format!("{measure:?}")));
+            let mut figure = baseline.figure.clone();
+            figure.setup.scheduler = DEFAULT_CLASS.to_owned();
+            figure.kind = match planned.figure.kind {
+                Kind::Value | Kind::Stddev | Kind::Min | Kind::Max => Kind::Value,
+                improvement => improvement,
+            };
+            more.push((cell.row, figure, baseline.figure.clone(), baseline.setup));
+        }
+        for (row, figure, base, base_setup) in more {
+            let setup = self.setup(experiment, &figure)?;
+            let baseline = PlannedBaseline { figure: base, setup: base_setup, published: None };
+            let planned = PlannedFigure { figure, setup, baseline: Some(baseline), noise: None };
+            cells.push(Cell {
+                table: at,
+                row,
+                column: DEFAULT_CLASS_COLUMN.to_owned(),
+                published: None,
+                content: Content::Figure(Box::new(planned)),
+            });
+        }
+        Ok(())
+    }
+
+    fn setup(&mut self, experiment: &Experiment, figure: &Figure) -> Result<usize, ReproduceError> {
+        let text = &figure.setup;
+        let name = format!("{text:?}");
+        if let Some(known) = self.known.get(&name) {
+            return Ok(*known);
+        }
+        let fault = |what: String| experiment.fault(figure.line, what);
+        let machine = match &self.wanted.machine {
+            Some(machine) => machine.clone(),
+            None => machine(&text.machine).map_err(&fault)?,
+        };
+        let machine = self.share(machine);
+        let program = workload(experiment, figure).map_err(&fault)?;
+        let scheduler = self.scheduler(&text.scheduler, &machine).map_err(&fault)?;
+        let time = |text: &Option<String>| {
+            let parse = |text: &String| text.parse::<TimeSpan>().map(|time| time.0);
+            text.as_ref().map(parse).transpose().map_err(|e| fault(e.to_string()))
+        };
+        let numa_balancing = match text.numa_balancing.as_deref() {
+            None | Some("on") => NumaBalancing::On,
+            Some("off") => NumaBalancing::Off,
+            Some("ext") => NumaBalancing::Ext,
+            Some(other) => {
+                return Err(fault(format!(
+                    "numa_balancing is \"{other}\", must be off, on or ext"
+                )));
+            }
+        };
+        let mut setup = Setup {
+            text: text.clone(),
+            duration: time(&text.duration)?,
+            attach_after: time(&text.attach_after)?,
+            machine,
+            program,
+            scheduler,
+            numa_balancing,
+            key: String::new(),
+        };
+        setup.key = setup.make_key();
+        self.known.insert(name, self.setups.len());
+        self.setups.push(setup);
+        Ok(self.setups.len() - 1)
+    }
+
+    /// Returns the machine, shared with the setups that have an equal one.
+    fn share(&self, machine: Machine) -> Arc<Machine> {
+        let equal = self.setups.iter().rev().find(|setup| *setup.machine == machine);
+        equal.map_or_else(|| Arc::new(machine), |setup| setup.machine.clone())
+    }
+
+    fn scheduler(&self, text: &str, machine: &Arc<Machine>) -> Result<Prepared, String> {
+        let same = |s: &&Setup| s.text.scheduler == text && Arc::ptr_eq(&s.machine, machine);
+        if let Some(setup) = self.setups.iter().rev().find(same) {
+            return Ok(setup.scheduler.clone());
+        }
+        let input = SchedulerInput::resolve(text, &NoFiles).map_err(|e| e.to_string())?;
+        Prepared::simulated(&input, machine).map_err(|e| e.to_string())
+    }
+}
+
+impl Setup {
+    /// Random changes of each run, as `scxlab run` has by default.
+    pub const PERTURB: Perturb =
+        Perturb { start_offset_max: 1_000_000, compute_noise_permille: 10 };
+
+    fn make_key(&self) -> String {
+        let scheduler = self.scheduler.object.as_ref().map(|object| {
+            let recipe = object.recipe.as_ref().map(|r| (r.hash, &r.applied.params));
+            (object.hash, &object.table, &object.knobs, recipe)
+        });
+        let program = serde_json::to_vec(&self.program).expect("a program is plain data");
+        let rest = serde_json::json!({
+            "machine": format!("{:016x}", self.machine.fingerprint()),
+            "workload": format!("{:016x}", hash_bytes(&program)),
+            "scheduler": format!("{:016x}", hash_bytes(format!("{scheduler:?}").as_bytes())),
+            "duration_ns": self.duration,
+            "numa_balancing": self.numa_balancing.name(),
+            "attach_after_ns": self.attach_after,
+            "start_offset_max_ns": Setup::PERTURB.start_offset_max,
+            "compute_noise_permille": Setup::PERTURB.compute_noise_permille,
+        });
+        rest.to_string()
+    }
+
+    /// Virtual time of a run, if it is known.
+    pub fn length(&self) -> Option<u64> {
+        self.duration.or(self.program.duration.map(|d| d.0))
+    }
+}
+
+/// Resolves a machine, and replaces the keys of its file that the experiment sets.
+fn machine(text: &MachineText) -> Result<Machine, String> {
+    if text.set.is_empty() {
+        return Machine::resolve(&text.name).map_err(|e| e.to_string());
+    }
+    let presets = scxlab_machine::presets();
+    let Some((name, file)) = presets.iter().find(|(name, _)| *name == text.name) else {
+        return Err(format!("\"{}\" is no preset, so its keys cannot be set", text.name));
+    };
+    let mut merged: toml::Table = toml::from_str(file).map_err(|e| e.to_string())?;
+    merge(&mut merged, &text.set);
+    let merged = toml::to_string(&merged).map_err(|e| e.to_string())?;
+    Machine::from_toml(name, &merged).map_err(|e| e.to_string())
+}
+
+fn merge(into: &mut toml::Table, from: &toml::Table) {
+    for (key, value) in from {
+        match (into.get_mut(key), value) {
+            (Some(toml::Value::Table(old)), toml::Value::Table(new)) => merge(old, new),
+            _ => {
+                into.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}
+
+fn workload(experiment: &Experiment, figure: &Figure) -> Result<Program, String> {
+    let text = &figure.setup.workload;
+    let (name, vars) = text.split_once(',').unwrap_or((text, ""));
+    if let Some(file) = experiment.workloads.get(name) {
+        let mut file = file.clone();
+        for pair in vars.split(',').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').ok_or("a [workload] takes key=value")?;
+            file = file.replace(&format!("<{key}>"), value);
+        }
+        return scxlab_workload::load(name, &file).map_err(|e| e.to_string());
+    }
+    match parse_workload_arg(text).map_err(|e| e.to_string())? {
+        WorkloadArg::Program(program) => Ok(*program),
+        _ => Err(format!(
+            "workload \"{text}\" must be a generator or a [workload] of the experiment"
+        )),
+    }
+}
+
+/// Returns the published noise of a figure relative to it: the quotient of the two columns that
+/// `noise` names as `NOISE/FIGURE`.
+fn relative_noise(
+    experiment: &Experiment,
+    table: &Table,
+    figure: &Figure,
+    row: usize,
+) -> Result<Option<f64>, ReproduceError> {
+    let Some(text) = &figure.noise else { return Ok(None) };
+    let filled = fill(text, &figure.vars).unwrap_or_else(|_| text.clone());
+    let Some((noise, of)) = filled.split_once('/') else {
+        let what = format!("noise \"{text}\" must have the form COLUMN/COLUMN");
+        return Err(experiment.fault(figure.line, what));
+    };
+    let column = |name: &str| table.rows[row].figure(name.trim());
+    Ok(column(noise).zip(column(of)).map(|(noise, of)| (noise / of).abs()))
+}
+
+/// The variables that name a cell, for messages and reports.
+pub fn name_of(plan: &Plan, cell: &Cell) -> Vars {
+    let mut vars = plan.table(cell).keys_of(cell.row);
+    vars.insert("column".into(), cell.column.clone());
+    vars
+}

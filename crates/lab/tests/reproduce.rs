@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Reproduction of published tables: every figure has a rule, mistakes are named with their line,
+//! and scores get worse when predictions do.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use scxlab_lab::reproduce::experiment::{Experiment, Kind};
+use scxlab_lab::reproduce::figure::{Effects, Outcome, Prediction};
+use scxlab_lab::reproduce::job::{Jobs, KeptRun, RunKey, RunStore, Runs};
+use scxlab_lab::reproduce::plan::{Content, Plan, Wanted};
+use scxlab_lab::reproduce::report::{ThreadReport, Verdict, json, markdown, report, text};
+use scxlab_lab::reproduce::score::{Scored, score, spearman};
+use scxlab_lab::reproduce::{ReproduceError, ThreadFiles, experiments};
+
+fn parse(files: &ThreadFiles) -> Experiment {
+    Experiment::parse(files.name, files.published, files.experiment)
+        .unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn thread(name: &str) -> Experiment {
+    parse(experiments().iter().find(|files| files.name == name).unwrap())
+}
+
+fn wanted(table: &str) -> Wanted {
+    Wanted { tables: vec![table.to_owned()], machine: None }
+}
+
+/// Keeps runs in memory.
+#[derive(Default)]
+struct Memory(Mutex<BTreeMap<RunKey, KeptRun>>);
+
+impl RunStore for Memory {
+    fn get(&self, key: &RunKey) -> Option<KeptRun> {
+        self.0.lock().unwrap().get(key).cloned()
+    }
+
+    fn put(&self, key: &RunKey, run: &KeptRun) {
+        self.0.lock().unwrap().insert(key.clone(), run.clone());
+    }
+}
+
+fn execute(plan: &Plan, store: &dyn RunStore, runs: u32) -> Runs {
+    let jobs = Jobs::new(plan, store, runs, 1);
+    let progress = scxlab_lab::session::Progress::of(jobs.lengths());
+    jobs.execute(0, &progress, 0, &|| None).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn reproduce(experiment: Experiment, table: &str, runs: u32) -> ThreadReport {
+    let plan = Plan::new(experiment, &wanted(table)).unwrap_or_else(|e| panic!("{e}"));
+    report(&plan, &execute(&plan, &Memory::default(), runs), runs)
+}
+
+/// All 959 figures are predicted, or named with the reason why not; those are an eighth at most.
+#[test]
+fn every_published_figure_has_a_rule() {
+    let (mut figures, mut left_out) = (0, 0);
+    for files in experiments() {
+        let experiment = parse(files);
+        let of_thread = experiment.published.figures();
+        let plan = Plan::new(experiment, &Wanted::default()).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(plan.cells.len(), of_thread, "{}", files.name);
+        figures += of_thread;
+        for cell in &plan.cells {
+            if let Content::NotPredicted(why) = &cell.content {
+                assert!(why.len() > 15 && why.ends_with('.'), "{}: {why}", files.name);
+                left_out += 1;
+            }
+        }
+    }
+    assert_eq!(figures, 959);
+    assert!(left_out * 8 <= figures, "{left_out}");
+}
+
+/// No parameter is fitted to a treated figure, and every ablation can be planned.
+#[test]
+fn blind_and_ablated_experiments_can_be_planned() {
+    for files in experiments() {
+        let blind = Plan::new(parse(files).blind(), &Wanted::default());
+        assert!(blind.is_ok(), "{}", files.name);
+        let names: Vec<String> = parse(files).ablations.keys().cloned().collect();
+        for name in names {
+            let ablated = parse(files).ablated(&name).unwrap();
+            assert!(Plan::new(ablated, &Wanted::default()).is_ok(), "{} {name}", files.name);
+        }
+        let unknown = parse(files).ablated("gravity").unwrap_err().to_string();
+        assert!(unknown.contains("unknown ablation \"gravity\""), "{unknown}");
+    }
+}
+
+const PUBLISHED: &str = r#"
+[source]
+title = "t"
+date = "2026-01-01"
+[[table]]
+id = "times"
+title = "times"
+unit = "s"
+keys = ["n"]
+columns = ["old", "new"]
+rows = [{ n = 1, old = 10.0, new = 8.0 }, { n = 2, old = 20.0, new = 22.0 }]
+"#;
+
+fn rules(more: &str) -> String {
+    format!(
+        "thread = 't'\ndoc = 'd'\n[[rule]]\nmachine = '2c'\nworkload = 'hogs,tasks={{n}}'\n\
+         scheduler = 'eevdf'\nduration = '10ms'\nmetric = 'throughput'\nbetter = 'lower'\n\
+         baseline = {{ column = 'old' }}\n{more}"
+    )
+}
+
+fn plan(more: &str) -> Result<Plan, ReproduceError> {
+    let experiment = Experiment::parse("t", PUBLISHED, &rules(more))?;
+    Plan::new(experiment, &Wanted::default())
+}
+
+/// Whatever cannot be computed is refused before anything runs, with its file and line.
+#[test]
+fn mistakes_are_named_with_their_line() {
+    let cases = [
+        ("[[rule]]\nscheduler = 'eevdg'", "experiments/t.toml:11: unknown scheduler \"eevdg\""),
+        ("[[rule]]\nscheduler = 'vtime,slice=3'", "experiments/t.toml:11: scheduler"),
+        ("[[rule]]\nmachine = 'x9'", "experiments/t.toml:11: no machine \"x9\""),
+        ("[[rule]]\nworkload = 'hog'", "experiments/t.toml:11: unknown workload \"hog\""),
+        ("[[rule]]\nworkload = 'hogs,tasks={m}'", "names {m}, which is no variable"),
+        ("[[rule]]\nworkload = 'a.toml'", "must be a generator or a [workload]"),
+        ("[[rule]]\nnuma_balancing = 'maybe'", "must be off, on or ext"),
+        ("[[rule]]\nscale = '3*x'", "is no product of numbers"),
+        ("[[rule]]\nnoise = 'old'", "must have the form COLUMN/COLUMN"),
+        ("[[rule]]\nmetrik = 'x'", "experiments/t.toml:12: unknown field `metrik`"),
+        (
+            "[fitted.f]\nvalue = '1'\ndefault = '1'\nwhy = 'w'\ncells = [{ column = 'new' }]",
+            "f is fitted to a figure that is no baseline: times, row 1, new",
+        ),
+        (
+            "[fitted.f]\nvalue = '1'\ndefault = '1'\nwhy = 'w'\ncells = [{ column = 'gone' }]",
+            "f is fitted to figures that do not exist",
+        ),
+    ];
+    for (more, expected) in cases {
+        let error = plan(more).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains(expected), "{more}: {error}");
+    }
+    let none = Experiment::parse("t", PUBLISHED, "thread = 't'\ndoc = 'd'\n[[rule]]\n").unwrap();
+    let error = Plan::new(none, &Wanted::default()).err().unwrap().to_string();
+    assert!(error.contains("no rule gives a machine for n=1, column=old"), "{error}");
+    let error = Plan::new(thread("o1-2002"), &wanted("chatt")).err().unwrap().to_string();
+    assert!(error.contains("unknown table \"chatt\"; available: mkbench, chat, reflex"), "{error}");
+}
+
+/// Runs of a plan whose measures are these, by setup and seed.
+fn runs(values: &[&[f64]]) -> Runs {
+    let run = |value: &f64| KeptRun {
+        failed: (*value < 0.0).then(|| "ejected: error: stalled".to_owned()),
+        metrics: [("throughput".to_owned(), *value)].into_iter().collect(),
+    };
+    Runs(values.iter().map(|runs| runs.iter().map(run).collect()).collect())
+}
+
+/// The cells (n, column) are (1, old), (1, new), (2, old), (2, new). The rules give both columns of
+/// a row one setup, unless the scheduler differs.
+fn outcome(new: &[&[f64]]) -> ThreadReport {
+    let plan = plan("[[rule]]\nwhen = { column = 'new' }\nscheduler = 'vtime'").unwrap();
+    let runs = runs(new);
+    assert_eq!(plan.setups.len(), runs.0.len());
+    report(&plan, &runs, 2)
+}
+
+#[test]
+fn a_change_is_positive_if_it_is_better() {
+    let report = outcome(&[&[10.0, 10.0], &[8.0, 8.0], &[20.0, 20.0], &[22.0, 22.0]]);
+    let change = |at: usize| report.cells[at].predicted_change.unwrap().round();
+    assert_eq!((change(1), change(3)), (25.0, -9.0));
+    assert_eq!(report.cells[1].published_change.unwrap().round(), 25.0);
+    let verdicts: Vec<Verdict> = report.cells.iter().map(|cell| cell.verdict).collect();
+    let (none, agrees) = (Verdict::NoEffect, Verdict::Agrees);
+    assert_eq!(verdicts, [none, agrees, none, agrees]);
+    let all = report.score_of("all").unwrap();
+    assert_eq!((all.sign_agreement, all.cells, all.figures), (Some(1.0), 2, 4));
+    assert_eq!(all.median_size_error.unwrap().round(), 0.0);
+}
+
+/// A wrong sign, an effect that is missing, and an ejection each make the score worse.
+#[test]
+fn disagreement_costs() {
+    let agreement = |new: &[f64]| {
+        let report = outcome(&[&[10.0, 10.0], new, &[20.0, 20.0], &[22.0, 22.0]]);
+        (report.score_of("all").unwrap().sign_agreement.unwrap(), report.cells[1].verdict)
+    };
+    assert_eq!(agreement(&[8.0, 8.0]), (1.0, Verdict::Agrees));
+    assert_eq!(agreement(&[9.7, 9.7]), (1.0, Verdict::Size));
+    assert_eq!(agreement(&[12.0, 12.0]), (0.5, Verdict::Sign));
+    assert_eq!(agreement(&[9.99, 9.99]), (0.5, Verdict::Sign));
+    assert_eq!(agreement(&[8.0, -1.0]), (0.5, Verdict::Failed));
+}
+
+/// An ejected run is shown as such, in every form of the report, and enters no mean.
+#[test]
+fn ejected_runs_are_shown() {
+    let report = outcome(&[&[10.0, 10.0], &[8.0, -1.0], &[20.0, 20.0], &[22.0, 22.0]]);
+    assert_eq!(report.cells[1].predicted, None);
+    let reports = [report];
+    for shown in [text(&reports), json(&reports), markdown(&reports)] {
+        assert!(shown.contains("vtime: ejected: error: stalled"), "{shown}");
+    }
+}
+
+#[test]
+fn ranks_and_sizes() {
+    assert_eq!(spearman(&[(1.0, 10.0), (2.0, 20.0), (3.0, 90.0)]), Some(1.0));
+    assert_eq!(spearman(&[(1.0, 9.0), (2.0, 5.0), (3.0, 1.0)]), Some(-1.0));
+    assert_eq!(spearman(&[(1.0, 1.0), (2.0, 1.0), (3.0, 1.0)]), None);
+    assert_eq!(spearman(&[(1.0, 1.0), (2.0, 2.0)]), None);
+    let outcome = |predicted: f64| {
+        let effect = Effects { published: Some(1.5), predicted, interval: None, counts: true };
+        let kind = Kind::Value;
+        Outcome::Predicted(Prediction { kind, value: 1.0, half_width: None, effect: Some(effect) })
+    };
+    let error = |predicted: f64| {
+        let outcome = outcome(predicted);
+        let score = score("t", "t", &[Scored { published: 1.0, outcome: &outcome }]);
+        score.median_size_error.unwrap()
+    };
+    assert!(error(1.5) < 1e-9 && error(3.0) > 0.9 && error(0.75) > 0.9);
+}
+
+/// A second call makes no run, and gives the same report; another seed or knob makes new ones.
+#[test]
+fn nothing_is_computed_twice() {
+    let store = Memory::default();
+    let plan_of = || plan("[[rule]]\nwhen = { column = 'new' }\nscheduler = 'vtime'").unwrap();
+    let (first, second) = (plan_of(), plan_of());
+    assert_eq!(Jobs::new(&first, &store, 2, 1).missing(), 8);
+    let of_first = json(&[report(&first, &execute(&first, &store, 2), 2)]);
+    assert_eq!(Jobs::new(&second, &store, 2, 1).missing(), 0);
+    assert_eq!(of_first, json(&[report(&second, &execute(&second, &store, 2), 2)]));
+    assert_eq!(Jobs::new(&second, &store, 2, 2).missing(), 4, "seed 2 is known, seed 3 is not");
+    let knob = plan("[[rule]]\nwhen = { column = 'new' }\nscheduler = 'vtime,slice_ns=9000000'");
+    assert_eq!(Jobs::new(&knob.unwrap(), &store, 2, 1).missing(), 4);
+}
+
+/// On a machine of the user's choice, the default class stands beside the thread's schedulers, and
+/// nothing is scored.
+#[test]
+fn another_machine_has_no_published_figures() {
+    let experiment = Experiment::parse("t", PUBLISHED, &rules("[[rule]]\nscheduler = 'vtime'"));
+    let machine = scxlab_machine::Machine::resolve("4c").unwrap();
+    let wanted = Wanted { tables: Vec::new(), machine: Some(machine) };
+    let plan = Plan::new(experiment.unwrap(), &wanted).unwrap();
+    assert!(plan.setups.iter().all(|setup| setup.machine.topology.nr_cpus() == 4));
+    let report = report(&plan, &execute(&plan, &Memory::default(), 1), 1);
+    assert!(report.scores.is_empty());
+    assert!(report.cells.iter().all(|cell| cell.published.is_none()));
+    let eevdf = report.cells.iter().filter(|cell| cell.column == "eevdf");
+    assert_eq!(eevdf.count(), 2);
+}
+
+/// The page is what the command prints now: tables that are quick to simulate are made again.
+#[test]
+fn the_page_is_current() {
+    let page = include_str!("../../../docs/published.md");
+    for (name, table) in [("pelt-2012", "sysbench_cpu"), ("tickle-2012", "sysbench_cpu_pinned")] {
+        let now = markdown(&[reproduce(thread(name), table, 3)]);
+        let rows = now.lines().skip_while(|line| *line != format!("### {table}"));
+        for line in rows.filter(|line| line.starts_with('|')) {
+            assert!(
+                page.contains(line),
+                "docs/published.md lacks the line below; make the page anew: scxlab reproduce \
+                 --format markdown > docs/published.md\n{line}"
+            );
+        }
+    }
+    for files in experiments() {
+        for table in parse(files).published.tables {
+            assert!(page.contains(&format!("\n### {}\n", table.id)), "{}", table.id);
+        }
+    }
+}
+
+/// With the mechanism broken on purpose, the prediction is visibly worse: the global run queue of
+/// 2002 without the price of its lock does not collapse.
+#[test]
+fn a_broken_mechanism_scores_worse() {
+    let whole = reproduce(thread("o1-2002"), "reflex", 1);
+    let broken = reproduce(thread("o1-2002").ablated("lock").unwrap(), "reflex", 1);
+    let score = |report: &ThreadReport| report.score_of("reflex").unwrap().sign_agreement.unwrap();
+    assert!(score(&broken) + 0.1 < score(&whole), "{} {}", score(&broken), score(&whole));
+}
