@@ -52,6 +52,8 @@ pub struct Exec {
     /// been charged for the instructions since then.
     pub insns_from: u64,
     pub insns_ns: Nanos,
+    /// Whether the CPU's task makes system calls. If not, an interrupt or the scheduler runs.
+    pub stepping: bool,
 }
 
 /// Work that remains for the event loop when an event's handler has returned.
@@ -161,7 +163,7 @@ impl Kernel {
         let c = &mut cpus[cpu];
         let clock = c.kernel_path_start(*now);
         c.settle(*now, tasks);
-        self.exec = Exec { cpu, clock, insns_from: self.vm.executed, insns_ns: 0 };
+        self.exec = Exec { cpu, clock, insns_from: self.vm.executed, insns_ns: 0, stepping: false };
     }
 
     /// Ends the kernel path on `cpu`: reschedules if a reschedule is pending, then lets the CPU's

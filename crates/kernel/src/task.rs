@@ -10,6 +10,7 @@ pub mod behavior;
 mod cut;
 mod exec;
 mod life;
+mod notes;
 mod sys;
 
 use crate::cgroup::co_scheduling::CoschedState;

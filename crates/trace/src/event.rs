@@ -2,10 +2,12 @@
 //! The event schema: the observable events of a run, and their encoding for the trace hash.
 //!
 //! Owns: the kinds and their meaning. Does not: hold names (see `names.rs`) or text.
-//! A new field or kind changes every trace hash, and is a change of the file format.
+//! A new field or kind changes every trace hash, and is a change of the file format; the kinds of
+//! `Tracer::note` are outside the hash.
 
 use scxlab_machine::{CgroupId, CpuId, Nanos, TaskId};
 
+use crate::call::Call;
 use crate::hash::TraceHash;
 
 /// An event on a CPU.
@@ -28,6 +30,9 @@ pub enum PrevState {
     Sleeping,
     /// The task has ended.
     Exited,
+    /// The task waits for something and takes no signal, mostly for a disk
+    /// (`TASK_UNINTERRUPTIBLE`). Simulated tasks do not have this state.
+    Uninterruptible,
 }
 
 /// Kind of an event. In a `Switch`, None stands for the CPU's idle task.
@@ -155,6 +160,19 @@ pub enum EventKind {
         /// Whether the thread spins.
         spins: bool,
     },
+    /// A task made a system call. Such events are passed to `Tracer::note`.
+    Call {
+        /// Task that made the call. It runs on the CPU.
+        task: TaskId,
+        /// The call.
+        call: Call,
+    },
+    /// The attributes of a task are set, or changed (`Names::attributes`). Such events are passed
+    /// to `Tracer::note`.
+    Attributes {
+        /// Task with these attributes.
+        task: TaskId,
+    },
 }
 
 impl Event {
@@ -207,6 +225,9 @@ impl Event {
             EventKind::Lost { events } => add(head(16, 0), &[events]),
             EventKind::GuestRun { guest, vcpu, thread, spins } => {
                 add(head(17, u64::from(spins)), &[pair(guest, vcpu), opt(thread.map(TaskId))])
+            }
+            EventKind::Call { .. } | EventKind::Attributes { .. } => {
+                unreachable!("events of `Tracer::note` are outside the hash")
             }
         }
     }

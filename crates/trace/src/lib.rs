@@ -9,6 +9,7 @@
 
 #![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]
 
+pub mod call;
 pub mod event;
 pub mod hash;
 pub mod names;
@@ -17,8 +18,9 @@ mod sink;
 pub mod timeline;
 mod tracer;
 
+pub use call::{Call, ChannelKind};
 pub use event::{Event, EventKind, PrevState};
-pub use names::{Names, TaskName};
+pub use names::{CgroupAttributes, Names, TaskAttributes, TaskName, TaskPolicy};
 pub use perfetto::PerfettoSink;
 pub use sink::{Sink, Tee, VecSink};
 pub use timeline::TimelineSink;

@@ -22,10 +22,73 @@ pub struct TaskName {
     pub prio: i32,
 }
 
+/// The scheduling policy of a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TaskPolicy {
+    /// SCHED_OTHER
+    #[default]
+    Normal,
+    /// SCHED_BATCH
+    Batch,
+    /// SCHED_IDLE
+    Idle,
+    /// SCHED_EXT
+    Ext,
+    /// SCHED_FIFO, with the priority of `sched_setscheduler(2)`
+    Fifo(u8),
+    /// SCHED_RR, with the priority of `sched_setscheduler(2)`
+    RoundRobin(u8),
+    /// SCHED_DEADLINE, in ns
+    Deadline {
+        /// Budget per period.
+        runtime: u64,
+        /// Deadline after the begin of a period.
+        deadline: u64,
+        /// Length of a period.
+        period: u64,
+    },
+}
+
+/// The attributes of a task that a scheduler may look at, besides its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskAttributes {
+    /// The policy.
+    pub policy: TaskPolicy,
+    /// The nice value.
+    pub nice: i8,
+    /// The slice that the task requests (`sched_attr.sched_runtime`), in ns; 0: the default.
+    pub slice: u64,
+    /// The allowed CPUs as a list such as "0-3,8"; None: all.
+    pub cpus: Option<String>,
+    /// Path of the cgroup, "/" for the root.
+    pub cgroup: String,
+    /// Whether the task is a kernel thread.
+    pub kthread: bool,
+}
+
+/// The limits of a cgroup's cpu controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupAttributes {
+    /// `cpu.weight`
+    pub weight: u32,
+    /// `cpu.max`: quota in ns per period; None: no limit.
+    pub quota: Option<u64>,
+    /// The period in ns.
+    pub period: u64,
+    /// `cpu.idle`
+    pub idle: bool,
+    /// `cpuset.cpus.effective` as a list; None: all.
+    pub cpus: Option<String>,
+}
+
 /// All names of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     tasks: Vec<Option<NameEntry>>,
+    attributes: Vec<TaskAttributes>,
+    /// Attributes of cgroups by path. A cgroup of a simulated run or a recording is set before the
+    /// tasks in it.
+    cgroups: BTreeMap<String, CgroupAttributes>,
     ops: Vec<String>,
     locks: BTreeMap<u64, String>,
     /// Names of guests by number, and of their threads by the numbers of guest and thread.
@@ -60,6 +123,30 @@ impl Names {
     /// before the first name.
     pub fn task_version(&self, task: TaskId) -> u64 {
         self.tasks.get(task.idx()).and_then(Option::as_ref).map_or(0, |entry| entry.version)
+    }
+
+    /// Sets the attributes of a task. Call this before the event `Attributes`.
+    pub fn set_attributes(&mut self, task: TaskId, attributes: TaskAttributes) {
+        if self.attributes.len() <= task.idx() {
+            self.attributes.resize(task.idx() + 1, TaskAttributes::default());
+        }
+        self.attributes[task.idx()] = attributes;
+    }
+
+    /// Returns the attributes of a task; None if no task of this id has any. They are those of the
+    /// task if an event `Attributes` came since the slot's task was forked.
+    pub fn attributes(&self, task: TaskId) -> Option<&TaskAttributes> {
+        self.attributes.get(task.idx())
+    }
+
+    /// Sets the attributes of a cgroup. Call this before the event `Attributes` of a task in it.
+    pub fn set_cgroup(&mut self, path: &str, attributes: CgroupAttributes) {
+        self.cgroups.insert(path.to_owned(), attributes);
+    }
+
+    /// Returns the attributes of the cgroup at a path, if they are known.
+    pub fn cgroup(&self, path: &str) -> Option<&CgroupAttributes> {
+        self.cgroups.get(path)
     }
 
     /// Sets the names of the callbacks, in the order of their indices.

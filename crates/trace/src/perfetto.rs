@@ -14,6 +14,7 @@
 
 mod dsq;
 mod ftrace;
+mod own;
 mod packets;
 mod schema;
 mod tracks;
@@ -74,6 +75,8 @@ impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
             EventKind::Wakeup { .. }
             | EventKind::Migrate { .. }
             | EventKind::CpuOnline { .. }
+            | EventKind::Call { .. }
+            | EventKind::Attributes { .. }
             | EventKind::Fork { .. } => ftrace.event(packets, event, names),
             EventKind::DsqInsert { task, dsq, .. } | EventKind::DsqMove { task, to: dsq, .. } => {
                 tracks.event(packets, event, names);

@@ -53,6 +53,14 @@ impl Tracer {
         }
     }
 
+    /// Passes an event to the sink that is not part of the hash: a call of a program, or the
+    /// attributes of a task. What they describe is an input of the run, which its scheduling events
+    /// follow from. The caller asks `is_recording` first.
+    #[cold]
+    pub fn note(&mut self, event: Event) {
+        self.keep(event);
+    }
+
     #[cold]
     fn keep(&mut self, event: Event) {
         if let Some(sink) = &mut self.sink {

@@ -108,7 +108,7 @@ impl Kernel {
             rt: RtQueues::new(nr_cpus),
             ext,
             now: 0,
-            exec: Exec { cpu: CpuId(0), clock: 0, insns_from: 0, insns_ns: 0 },
+            exec: Exec { cpu: CpuId(0), clock: 0, insns_from: 0, insns_ns: 0, stepping: false },
             events: EventQueue::new(),
             ticks: Ticks::new(tick_ns, nr_cpus, seed),
             end: RunEnd::new(limits),

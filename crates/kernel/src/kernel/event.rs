@@ -366,7 +366,13 @@ impl Kernel {
         let ids: Vec<CpuId> = self.cpus.iter().map(|c| c.id).collect();
         for cpu in ids {
             self.settle(cpu);
-            self.exec = Exec { cpu, clock: self.now, insns_from: self.vm.executed, insns_ns: 0 };
+            self.exec = Exec {
+                cpu,
+                clock: self.now,
+                insns_from: self.vm.executed,
+                insns_ns: 0,
+                stepping: false,
+            };
             self.charge_curr(cpu);
         }
         self.count_all_accesses();

@@ -41,7 +41,9 @@ impl Kernel {
         self.exec.clock = at;
         self.tasks.nr_runnable += 1;
         self.metrics.wakeups += 1;
+        let waker = self.exec.stepping.then_some(self.cpus[self.exec.cpu].curr);
         if class == Class::Fair && self.fair_is_delayed(task) {
+            self.trace(EventKind::Wakeup { task, target: prev, waker });
             self.wake_delayed(task, flags);
             return true;
         }
@@ -49,8 +51,6 @@ impl Kernel {
             self.set_on_rq(task, false);
         }
         let (cpu, selected) = self.select_cpu(task, prev, flags | wake::TTWU);
-        let here = &self.cpus[self.exec.cpu];
-        let waker = (!here.is_idle()).then_some(here.curr);
         self.trace(EventKind::Wakeup { task, target: cpu, waker });
         let mut enq =
             queue::WAKEUP | queue::NOCLOCK | if selected { queue::RQ_SELECTED } else { 0 };

@@ -13,6 +13,7 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos, NodeId, TaskId};
 pub use crate::memory::access::{Access, AccessId, Order};
 pub use crate::memory::region::{MemPolicy, RegionId, RegionSpec};
 pub use crate::task::CacheMarks;
+pub use scxlab_trace::{Call, ChannelKind};
 
 /// Next step of a task. A computation or a spin makes progress only while the task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,6 +293,8 @@ pub trait Sys {
     fn guest_run(&mut self, _run: GuestRun) {}
     /// Names a guest, or a thread of it, for the trace.
     fn guest_name(&mut self, _guest: u32, _thread: Option<u32>, _name: &str) {}
+    /// Records a system call of the running task, for the trace.
+    fn note_call(&mut self, _call: Call) {}
     /// Ends the run now, as if its duration had passed.
     fn finish(&mut self);
     /// Returns the virtual machine with the maps of BPF programs, for a task that is a scheduler's

@@ -224,7 +224,10 @@ impl Kernel {
     }
 
     fn ask_step(&mut self, task: TaskId) -> Option<TaskStep> {
-        self.with_behavior(|b, k| b.step(k, task))
+        self.exec.stepping = true;
+        let step = self.with_behavior(|b, k| b.step(k, task));
+        self.exec.stepping = false;
+        step
     }
 
     #[inline(never)]

@@ -145,6 +145,7 @@ impl Kernel {
             return Err(error);
         }
         self.metrics.forks += 1;
+        self.name_in_trace(id);
         self.trace(EventKind::Fork { parent, child: id });
         self.wake_up_new(id);
         Ok(id)
@@ -162,7 +163,7 @@ impl Kernel {
     fn wake_up_new(&mut self, task: TaskId) {
         self.set_state(task, TaskState::Runnable);
         self.tasks.nr_runnable += 1;
-        self.name_in_trace(task);
+        self.note_attributes(task);
         self.ext_post_fork(task);
         let prev = self.tasks[task].cpu;
         let (cpu, _) = self.select_cpu(task, prev, wake::FORK);

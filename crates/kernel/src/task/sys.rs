@@ -9,7 +9,7 @@ use crate::bpf::mirror;
 use crate::kernel::event::{Event, SplitU64};
 use crate::kernel::{Kernel, Stop};
 use crate::task::behavior::{
-    Access, AccessId, CacheMarks, CgroupSpec, GuestRun, Policy, RegionId, RegionSpec, Sys,
+    Access, AccessId, CacheMarks, Call, CgroupSpec, GuestRun, Policy, RegionId, RegionSpec, Sys,
     SysError, TaskSpec,
 };
 use crate::task::{Class, TaskState};
@@ -74,6 +74,7 @@ impl Sys for Kernel {
         Kernel::charge(self, self.machine.costs.syscall.entry_ns);
         self.tasks[task].user_cpus = cpus.clone();
         self.apply_affinity(task);
+        self.note_attributes(task);
         Ok(())
     }
 
@@ -84,6 +85,7 @@ impl Sys for Kernel {
         Kernel::charge(self, self.machine.costs.syscall.entry_ns);
         self.tasks[task].nice = nice.clamp(-20, 19);
         self.reweight(task);
+        self.note_attributes(task);
         Ok(())
     }
 
@@ -97,6 +99,7 @@ impl Sys for Kernel {
         }
         Kernel::charge(self, self.machine.costs.syscall.entry_ns);
         self.change_policy(task, policy);
+        self.note_attributes(task);
         Ok(())
     }
 
@@ -168,7 +171,9 @@ impl Sys for Kernel {
             return Err(SysError::NoTask);
         }
         Kernel::charge(self, self.machine.costs.syscall.entry_ns);
-        self.cgroup_move_task(task, cgroup)
+        self.cgroup_move_task(task, cgroup)?;
+        self.note_attributes(task);
+        Ok(())
     }
 
     fn set_cpu_online(&mut self, cpu: CpuId, online: bool) -> Result<(), SysError> {
@@ -234,6 +239,13 @@ impl Sys for Kernel {
 
     fn guest_name(&mut self, guest: u32, thread: Option<u32>, name: &str) {
         self.tracer.names.set_guest(guest, thread, name);
+    }
+
+    fn note_call(&mut self, call: Call) {
+        if self.tracer.is_recording() {
+            let task = self.cpus[self.exec.cpu].curr;
+            self.note(EventKind::Call { task, call });
+        }
     }
 
     fn finish(&mut self) {

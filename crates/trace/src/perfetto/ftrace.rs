@@ -3,17 +3,20 @@
 //!
 //! Owns: the bundle of events of each CPU, which is written when it is full; the description of
 //! each task, which is written before the task's first event.
-//! Models: the tracepoints sched_switch, sched_waking, sched_migrate_task, sched_process_free and
-//! sched_cpu_hotplug. The idle task has pid 0, as in the kernel.
+//! Models: the tracepoints sched_switch, sched_waking, sched_migrate_task, task_newtask,
+//! sched_process_free and sched_cpu_hotplug. The idle task has pid 0, as in the kernel. scxlab's own
+//! events are in `own.rs`.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use scxlab_machine::{CpuId, Nanos, TaskId};
 
+use super::own;
 use super::packets::Packets;
 use super::schema::{self, FtraceEvent, FtraceEventBundle, Process, ProcessTree, Thread};
 use crate::event::{Event, EventKind, PrevState};
-use crate::names::Names;
+use crate::names::{CgroupAttributes, Names};
 
 /// Number of events in a full bundle of one CPU.
 const BUNDLE: usize = 64;
@@ -23,6 +26,10 @@ const PENDING_MAX: usize = 16_384;
 /// Values of `FtraceStats.phase`.
 const START_OF_TRACE: i32 = 1;
 const END_OF_TRACE: i32 = 2;
+/// `TRACE_FLAG_HARDIRQ`: the event happened in an interrupt.
+const IN_INTERRUPT: u32 = 8;
+/// `CLONE_THREAD`: the new task is a thread of its parent's process.
+const CLONE_THREAD: u64 = 1 << 16;
 /// The kernel's priority of nice 0.
 const DEFAULT_PRIO: i32 = 120;
 
@@ -34,6 +41,10 @@ pub(super) struct Ftrace {
     described: Vec<u64>,
     /// Number of missing events, indexed by CPU; empty if none are missing.
     lost: Vec<u64>,
+    /// Limits of each cgroup as the file last described them.
+    cgroups: BTreeMap<String, CgroupAttributes>,
+    /// Task that runs on each CPU, for events of interrupts.
+    current: Vec<i32>,
 }
 
 /// A task as tracepoints identify it.
@@ -46,7 +57,14 @@ struct TaskRef {
 impl Ftrace {
     pub fn new(nr_cpus: usize) -> Self {
         let bundles = (0..nr_cpus).map(|_| Vec::new()).collect();
-        Ftrace { bundles, pending: 0, described: Vec::new(), lost: Vec::new() }
+        Ftrace {
+            bundles,
+            pending: 0,
+            described: Vec::new(),
+            lost: Vec::new(),
+            cgroups: BTreeMap::new(),
+            current: vec![0; nr_cpus],
+        }
     }
 
     pub fn event<W: Write>(&mut self, packets: &mut Packets<W>, event: &Event, names: &Names) {
@@ -56,7 +74,10 @@ impl Ftrace {
                 self.switch(packets, event, names, (prev, next), prev_state);
             }
             EventKind::Wakeup { task, target, waker } => {
-                let waker = self.who(packets, time, names, cpu, waker);
+                let flags = if waker.is_none() { IN_INTERRUPT } else { 0 };
+                let running = self.current.get(cpu.idx()).copied().unwrap_or(0);
+                let waker = waker.map(|waker| self.who(packets, time, names, cpu, Some(waker)));
+                let waker = waker.map_or(running, |waker| waker.pid);
                 let woken = self.who(packets, time, names, cpu, Some(task));
                 let waking = schema::SchedWaking {
                     comm: Some(woken.comm),
@@ -65,7 +86,13 @@ impl Ftrace {
                     success: Some(1),
                     target_cpu: Some(target.0 as i32),
                 };
-                self.push(packets, time, cpu, waker.pid, schema::Ftrace::SchedWaking(waking));
+                self.push_with(
+                    packets,
+                    time,
+                    cpu,
+                    (waker, flags),
+                    schema::Ftrace::SchedWaking(waking),
+                );
             }
             EventKind::Migrate { task, from, to } => {
                 let who = self.who(packets, time, names, cpu, Some(task));
@@ -86,11 +113,53 @@ impl Ftrace {
                 };
                 self.push(packets, time, cpu, 0, schema::Ftrace::SchedCpuHotplug(hotplug));
             }
-            EventKind::Fork { child, .. } => {
-                self.who(packets, time, names, cpu, Some(child));
+            EventKind::Fork { parent, child } => {
+                let tgid = |task| names.task(task).map(|name| name.tgid);
+                let thread = parent.is_some_and(|parent| tgid(parent) == tgid(child));
+                let parent = parent.map(|parent| self.who(packets, time, names, cpu, Some(parent)));
+                let child = self.who(packets, time, names, cpu, Some(child));
+                if let Some(parent) = parent {
+                    let task = schema::TaskNewtask {
+                        pid: Some(child.pid),
+                        comm: Some(child.comm),
+                        clone_flags: Some(if thread { CLONE_THREAD } else { 0 }),
+                    };
+                    self.push(packets, time, cpu, parent.pid, schema::Ftrace::TaskNewtask(task));
+                }
             }
+            EventKind::Call { task, call } => {
+                let who = self.who(packets, time, names, cpu, Some(task));
+                self.push(packets, time, cpu, who.pid, schema::Ftrace::Generic(own::call(call)));
+            }
+            EventKind::Attributes { task } => self.attributes(packets, event, names, task),
             _ => {}
         }
+    }
+
+    /// Writes the attributes of a task, after those of its cgroup and the cgroup's ancestors if the
+    /// file does not have them.
+    fn attributes<W: Write>(
+        &mut self,
+        packets: &mut Packets<W>,
+        event: &Event,
+        names: &Names,
+        task: TaskId,
+    ) {
+        let Event { time, cpu, .. } = *event;
+        let Some(attributes) = names.attributes(task) else { return };
+        let who = self.who(packets, time, names, cpu, Some(task));
+        let path = attributes.cgroup.as_str();
+        let parents = path.match_indices('/').map(|(at, _)| &path[..at.max(1)]);
+        for group in parents.chain([path]) {
+            let Some(limits) = names.cgroup(group) else { continue };
+            if self.cgroups.get(group) != Some(limits) {
+                self.cgroups.insert(group.to_owned(), limits.clone());
+                let event = schema::Ftrace::Generic(own::cgroup(group, limits));
+                self.push(packets, time, cpu, 0, event);
+            }
+        }
+        let event = own::task(who.pid.cast_unsigned(), attributes);
+        self.push(packets, time, cpu, 0, schema::Ftrace::Generic(event));
     }
 
     /// Writes all bundles that have events, in order of CPUs.
@@ -145,12 +214,16 @@ impl Ftrace {
             prev_state: Some(match prev_state {
                 PrevState::Runnable => 0,
                 PrevState::Sleeping => 1,
+                PrevState::Uninterruptible => 2,
                 PrevState::Exited => 16,
             }),
             next_comm: Some(to.comm),
             next_pid: Some(to.pid),
             next_prio: Some(to.prio),
         };
+        if let Some(current) = self.current.get_mut(cpu.idx()) {
+            *current = to.pid;
+        }
         self.push(packets, time, cpu, pid, schema::Ftrace::SchedSwitch(switch));
         if prev_state == PrevState::Exited && pid != 0 {
             let free =
@@ -214,11 +287,28 @@ impl Ftrace {
         pid: i32,
         event: schema::Ftrace,
     ) {
+        self.push_with(packets, time, cpu, (pid, 0), event);
+    }
+
+    /// Adds an event with the pid of the running task and the kernel's flags.
+    fn push_with<W: Write>(
+        &mut self,
+        packets: &mut Packets<W>,
+        time: Nanos,
+        cpu: CpuId,
+        (pid, flags): (i32, u32),
+        event: schema::Ftrace,
+    ) {
         // Events of a CPU that the machine does not have are dropped, because they cannot be drawn.
         let Some(bundle) = self.bundles.get_mut(cpu.idx()) else {
             return;
         };
-        bundle.push(FtraceEvent { timestamp: Some(time), pid: Some(pid as u32), event });
+        bundle.push(FtraceEvent {
+            timestamp: Some(time),
+            pid: Some(pid as u32),
+            common_flags: (flags != 0).then_some(flags),
+            event,
+        });
         self.pending += 1;
         if self.pending >= PENDING_MAX {
             self.flush(packets);

@@ -164,12 +164,37 @@ messages! {
         timestamp: Option<u64> = 1,
         /// Pid of the task that was running at the time of the event.
         pid: Option<u32> = 2,
+        /// The kernel's `TRACE_FLAG_*`; 8 (`TRACE_FLAG_HARDIRQ`): an interrupt caused the event.
+        common_flags: Option<u32> = 5,
     } oneof event: Ftrace {
         SchedSwitch = 4,
         SchedCpuHotplug = 19,
         SchedWaking = 20,
+        TaskNewtask = 235,
         SchedProcessFree = 240,
+        Generic = 327,
         SchedMigrateTask = 491,
+    }
+
+    /// An event that the format has no message for.
+    struct Generic {
+        event_name: Option<String> = 1,
+        field: Vec<GenericField> = 2,
+    }
+
+    /// A field of a generic event, with one of the three values.
+    struct GenericField {
+        name: Option<String> = 1,
+        str_value: Option<String> = 3,
+        int_value: Option<i64> = 4,
+        uint_value: Option<u64> = 5,
+    }
+
+    struct TaskNewtask {
+        pid: Option<i32> = 1,
+        comm: Option<String> = 2,
+        /// Bit 16 (`CLONE_THREAD`): the task is a thread of its parent's process.
+        clone_flags: Option<u64> = 3,
     }
 
     /// Counters of the kernel's buffers, at the start or the end of the trace.
@@ -188,7 +213,7 @@ messages! {
         prev_comm: Option<String> = 1,
         prev_pid: Option<i32> = 2,
         prev_prio: Option<i32> = 3,
-        /// State of the previous task: 0 runnable, 1 sleeping, 16 dead.
+        /// State of the previous task: 0 runnable, 1 sleeping, 2 uninterruptible, 16 dead.
         prev_state: Option<i64> = 4,
         next_comm: Option<String> = 5,
         next_pid: Option<i32> = 6,

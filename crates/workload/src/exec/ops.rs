@@ -5,7 +5,7 @@
 //! Owns: the system call behind each instruction, and its cost. Does not: know the internals of
 //! objects (`sync`, `pipe`, `spin`).
 
-use scxlab_kernel::behavior::{Sys, TaskStep};
+use scxlab_kernel::behavior::{Call, Sys, TaskStep};
 use scxlab_machine::id::{CgroupId, Nanos};
 
 use super::stats::Pending;
@@ -33,6 +33,7 @@ impl Executor {
                 let time_zero = &mut self.threads[t].time_zero;
                 *time_zero = time_zero.saturating_add(length);
                 let at = *time_zero;
+                sys.note_call(Call::SleepUntil { at });
                 self.sleep_until(at, t)
             }
             Insn::Timer { timer, period, absolute } => self.timer(sys, t, timer, period, absolute),
@@ -72,6 +73,7 @@ impl Executor {
         let task = self.threads[t].task;
         match insn {
             Insn::Io { bytes, null } => {
+                sys.note_call(Call::Io { bytes });
                 sys.charge(self.costs.io_submit);
                 let length = self.costs.io_time(bytes);
                 if length > 0 && !null {
@@ -83,17 +85,20 @@ impl Executor {
                 self.fork(sys, t, template as usize);
             }
             Insn::Join if self.threads[t].children > 0 => {
+                sys.note_call(Call::Join);
                 self.threads[t].wait = Wait::On(WaitObject::Join, 0);
                 return Flow::Yield(TaskStep::Block);
             }
             // The step itself has the whole cost.
             Insn::Unmap => return Flow::Yield(TaskStep::FlushTlb),
             Insn::Exec => {
+                sys.note_call(Call::Exec);
                 sys.charge(self.costs.exec);
                 self.remap_regions(sys, t);
                 return Flow::Yield(TaskStep::Exec);
             }
             Insn::Yield => {
+                sys.note_call(Call::Yield);
                 sys.charge(self.costs.yield_call);
                 return Flow::Yield(TaskStep::Yield);
             }
@@ -165,6 +170,7 @@ impl Executor {
         };
         let next = state.next.unwrap_or(thread.time_zero).saturating_add(period);
         state.next = Some(next);
+        sys.note_call(Call::SleepUntil { at: next });
         let late = now >= next;
         if late && !absolute {
             state.next = Some(now);

@@ -12,9 +12,11 @@
 
 use std::collections::VecDeque;
 
-use scxlab_kernel::behavior::{Sys, TaskStep};
+use scxlab_kernel::behavior::{Call, ChannelKind, Sys, TaskStep};
 use scxlab_machine::id::Nanos;
 
+use super::stats::Pending;
+use super::sync::object_number;
 use super::{Executor, Flow, Wait};
 use crate::compile::insn::{ObjectRef, WaitObject};
 use crate::program::PipeKind;
@@ -100,6 +102,18 @@ impl Pipe {
     }
 }
 
+fn channel_kind(kind: PipeKind) -> ChannelKind {
+    match kind {
+        PipeKind::Pipe => ChannelKind::Pipe,
+        PipeKind::Socket => ChannelKind::Socket,
+    }
+}
+
+/// Returns the number by which a trace identifies a pipe.
+pub(super) fn channel_number(pipe: usize) -> u64 {
+    object_number(WaitObject::PipeRead, pipe)
+}
+
 impl Executor {
     pub(super) fn write(
         &mut self,
@@ -109,7 +123,10 @@ impl Executor {
         bytes: u64,
     ) -> Flow {
         let p = pipe.index(&self.threads[t].binding);
-        sys.charge(self.costs.pipe(self.pipes[p].kind, bytes));
+        let kind = self.pipes[p].kind;
+        let channel = channel_kind(kind);
+        sys.note_call(Call::Write { object: channel_number(p), kind: channel, bytes });
+        sys.charge(self.costs.pipe(kind, bytes));
         let pipe = &mut self.pipes[p];
         // If a writer waits already, the bytes go through the queue of writers, which decides the
         // order.
@@ -152,6 +169,7 @@ impl Executor {
         }
         let first = pipe(self, 0);
         if waited.is_none() {
+            sys.note_call(Call::Poll { timeout });
             sys.charge(self.costs.pipe(self.pipes[first].kind, 0));
         }
         match ready {
@@ -198,7 +216,8 @@ impl Executor {
     }
 
     fn read_index(&mut self, sys: &mut dyn Sys, t: usize, p: usize, bytes: u64) -> Flow {
-        sys.charge(self.costs.pipe(self.pipes[p].kind, bytes));
+        let kind = self.pipes[p].kind;
+        sys.charge(self.costs.pipe(kind, bytes));
         let pipe = &mut self.pipes[p];
         let moved = if pipe.readers.is_empty() { pipe.drain(bytes) } else { 0 };
         let left = bytes - moved;
@@ -207,6 +226,12 @@ impl Executor {
             self.threads[t].wait = Wait::On(WaitObject::PipeRead, p as u32);
         }
         self.pump(sys, p);
+        let (kind, thread) = (channel_kind(kind), &mut self.threads[t]);
+        if thread.wait == Wait::None {
+            sys.note_call(Call::Read { object: channel_number(p), kind, bytes });
+        } else {
+            thread.pending = Pending::Read { kind, pipe: p as u32, bytes };
+        }
         self.block_unless_done(t)
     }
 

@@ -5,7 +5,7 @@
 //! Does not: execute the other instructions (`ops.rs`). Each of those may make a system call and
 //! fail in its own way; they are out of line, so that this loop keeps its state in registers.
 
-use scxlab_kernel::behavior::{Sys, TaskStep};
+use scxlab_kernel::behavior::{Call, Sys, TaskStep};
 use scxlab_machine::id::{Nanos, TaskId};
 
 use super::stats::Pending;
@@ -23,7 +23,7 @@ impl Executor {
         let Some(mut thread) = self.threads.get_mut(t) else {
             return TaskStep::Exit;
         };
-        if let Some(step) = thread.pending_step(now) {
+        if let Some(step) = thread.pending_step(sys, now) {
             if step != TaskStep::Spin || !self.takes_free_lock(t) {
                 return step;
             }
@@ -44,12 +44,14 @@ impl Executor {
                     break TaskStep::Compute { work };
                 }
                 Insn::Sleep(length) => {
+                    sys.note_call(Call::SleepFor { length });
                     sys.charge(self.costs.timer);
                     let at = sys.now().saturating_add(length);
                     thread.wait = Wait::Until(at);
                     break TaskStep::SleepUntil(at);
                 }
                 Insn::Count(units) => {
+                    sys.note_call(Call::Count { units });
                     sys.count_work(thread.task, units);
                     continue;
                 }
@@ -87,7 +89,7 @@ impl Thread {
     /// Returns the step (sleep, block or spin) in which the thread still waits, or None if the
     /// thread runs on.
     #[inline(always)]
-    fn pending_step(&mut self, now: Nanos) -> Option<TaskStep> {
+    fn pending_step(&mut self, sys: &mut dyn Sys, now: Nanos) -> Option<TaskStep> {
         match self.wait {
             Wait::None => {}
             Wait::Until(at) if now >= at => self.wait = Wait::None,
@@ -96,7 +98,7 @@ impl Thread {
             Wait::Spin(..) => return Some(TaskStep::Spin),
         }
         if self.pending != Pending::None {
-            self.settle(now);
+            self.settle(sys, now);
         }
         None
     }

@@ -3,9 +3,10 @@
 //!
 //! Owns: the records. Times are in nanoseconds; rt-app prints the same columns in microseconds.
 
-use scxlab_kernel::behavior::Sys;
+use scxlab_kernel::behavior::{Call, ChannelKind, Sys};
 use scxlab_machine::id::{Nanos, TaskId};
 
+use super::pipe::channel_number;
 use super::thread::Thread;
 use super::{Executor, Flow};
 
@@ -64,8 +65,18 @@ pub struct LoopTotals {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pending {
     None,
-    Run { since: Nanos },
-    TimerWake { due: Nanos },
+    Run {
+        since: Nanos,
+    },
+    TimerWake {
+        due: Nanos,
+    },
+    /// A read that waited for its bytes, for the trace.
+    Read {
+        kind: ChannelKind,
+        pipe: u32,
+        bytes: u64,
+    },
 }
 
 /// Measurements of the thread's current pass of a phase.
@@ -94,13 +105,16 @@ impl Phase {
 
 impl Thread {
     /// Completes the pending measurement, now that the thread runs again.
-    pub fn settle(&mut self, now: Nanos) {
+    pub fn settle(&mut self, sys: &mut dyn Sys, now: Nanos) {
         match std::mem::replace(&mut self.pending, Pending::None) {
             Pending::None => {}
             Pending::Run { since } => self.phase.run += now.saturating_sub(since),
             Pending::TimerWake { due } => {
                 self.phase.wu_lat += now.saturating_sub(due);
                 self.phase.woken = true;
+            }
+            Pending::Read { kind, pipe, bytes } => {
+                sys.note_call(Call::Read { object: channel_number(pipe as usize), kind, bytes });
             }
         }
     }
@@ -126,6 +140,7 @@ impl Executor {
     pub(super) fn phase_end(&mut self, sys: &mut dyn Sys, t: usize) -> Flow {
         let thread = &mut self.threads[t];
         let phase = &thread.phase;
+        sys.note_call(Call::Count { units: 1 });
         sys.count_work(thread.task, 1);
         let totals = &mut self.totals[thread.template as usize];
         totals.loops += 1;

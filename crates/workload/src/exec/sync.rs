@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use scxlab_kernel::behavior::{Sys, TaskStep};
+use scxlab_kernel::behavior::{Call, Sys, TaskStep};
 
 use super::{Executor, Flow, Wait};
 use crate::compile::insn::{ObjectRef, WaitObject};
@@ -51,7 +51,7 @@ impl Executor {
             return Flow::Next;
         }
         mutex.waiters.push_back(t as u32);
-        self.block(sys, t, Wait::On(WaitObject::Mutex, m as u32))
+        self.block(sys, t, WaitObject::Mutex, m)
     }
 
     pub(super) fn unlock(&mut self, sys: &mut dyn Sys, t: usize, mutex: ObjectRef) -> Flow {
@@ -69,7 +69,7 @@ impl Executor {
         }
         mutex.owner = mutex.waiters.pop_front();
         if let Some(next) = mutex.owner {
-            sys.charge(self.costs.futex_wake);
+            self.wake_futex(sys, WaitObject::Mutex, m, 1);
             self.release(sys, next, false);
         }
     }
@@ -84,10 +84,8 @@ impl Executor {
         let binding = &self.threads[t].binding;
         let (c, m) = (cond.index(binding), mutex.index(binding));
         self.conds[c].waiters.push_back((t as u32, m as u32));
-        self.threads[t].wait = Wait::On(WaitObject::Cond, c as u32);
         self.unlock_index(sys, t, m);
-        sys.charge(self.costs.futex_wait);
-        Flow::Yield(TaskStep::Block)
+        self.block(sys, t, WaitObject::Cond, c)
     }
 
     /// Signals the condition: wakes up to `most` of its waiters, or moves a waiter to the queue of
@@ -102,7 +100,7 @@ impl Executor {
         let c = cond.index(&self.threads[t].binding);
         let waiting = self.conds[c].waiters.len().min(most);
         if waiting > 0 {
-            sys.charge(self.costs.futex_wake);
+            self.wake_futex(sys, WaitObject::Cond, c, waiting);
         }
         for _ in 0..waiting {
             let Some((waiter, m)) = self.conds[c].waiters.pop_front() else {
@@ -125,11 +123,11 @@ impl Executor {
         let barrier = &mut self.barriers[b];
         if barrier.waiters.len() + 1 < barrier.parties as usize {
             barrier.waiters.push_back(t as u32);
-            return self.block(sys, t, Wait::On(WaitObject::Barrier, b as u32));
+            return self.block(sys, t, WaitObject::Barrier, b);
         }
         let others = std::mem::take(&mut barrier.waiters);
         if !others.is_empty() {
-            sys.charge(self.costs.futex_wake);
+            self.wake_futex(sys, WaitObject::Barrier, b, others.len());
         }
         for &other in &others {
             self.release(sys, other, false);
@@ -142,7 +140,7 @@ impl Executor {
         match self.sems[s].waiters.pop_front() {
             None => self.sems[s].value = self.sems[s].value.saturating_add(1),
             Some(waiter) => {
-                sys.charge(self.costs.futex_wake);
+                self.wake_futex(sys, WaitObject::Sem, s, 1);
                 self.release(sys, waiter, false);
             }
         }
@@ -155,7 +153,7 @@ impl Executor {
         }
         let s = sem.index(&self.threads[t].binding);
         self.sems[s].waiters.push_back(t as u32);
-        self.block(sys, t, Wait::On(WaitObject::Sem, s as u32))
+        self.block(sys, t, WaitObject::Sem, s)
     }
 
     /// Takes one from the semaphore; returns false if it is 0.
@@ -167,9 +165,22 @@ impl Executor {
     }
 
     /// Sleeps on a futex until another thread calls `release`.
-    fn block(&mut self, sys: &mut dyn Sys, t: usize, wait: Wait) -> Flow {
-        self.threads[t].wait = wait;
+    fn block(&mut self, sys: &mut dyn Sys, t: usize, object: WaitObject, index: usize) -> Flow {
+        self.threads[t].wait = Wait::On(object, index as u32);
+        sys.note_call(Call::FutexWait { object: object_number(object, index), timeout: None });
         sys.charge(self.costs.futex_wait);
         Flow::Yield(TaskStep::Block)
     }
+
+    /// Makes the system call that wakes threads from a futex. The caller releases the threads.
+    fn wake_futex(&mut self, sys: &mut dyn Sys, object: WaitObject, index: usize, most: usize) {
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        sys.note_call(Call::FutexWake { object: object_number(object, index), most });
+        sys.charge(self.costs.futex_wake);
+    }
+}
+
+/// Returns the number by which a trace identifies an object of the program.
+pub(super) fn object_number(object: WaitObject, index: usize) -> u64 {
+    (object as u64 + 1) << 32 | index as u64
 }

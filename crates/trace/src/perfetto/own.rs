@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! scxlab's own events among those of the kernel, as ftrace events of the generic form: a name, and
+//! fields with names. The Perfetto UI shows them as it shows the events of any other driver.
+//!
+//! Owns: the names of these events and of their fields, for the writer and for the reader.
+//!
+//! ```text
+//! scxlab_call     a system call of the running task: `call`, and the fields of the call
+//! scxlab_task     attributes of a task: `tid`, `policy`, `nice`, ...
+//! scxlab_cgroup   limits of a cgroup: `path`, `weight`, ...
+//! ```
+
+#[cfg(test)]
+mod read;
+
+use super::schema::{Generic, GenericField};
+use crate::call::{Call, ChannelKind};
+use crate::names::{CgroupAttributes, TaskAttributes, TaskPolicy};
+
+pub const CALL: &str = "scxlab_call";
+pub const TASK: &str = "scxlab_task";
+pub const CGROUP: &str = "scxlab_cgroup";
+
+/// The fields of an event that is being written.
+struct Fields(Vec<GenericField>);
+
+impl Fields {
+    fn text(mut self, name: &str, value: &str) -> Fields {
+        let (name, str_value) = (Some(name.to_owned()), Some(value.to_owned()));
+        self.0.push(GenericField { name, str_value, int_value: None, uint_value: None });
+        self
+    }
+
+    fn number(mut self, name: &str, value: u64) -> Fields {
+        let name = Some(name.to_owned());
+        let uint_value = Some(value);
+        self.0.push(GenericField { name, str_value: None, int_value: None, uint_value });
+        self
+    }
+
+    fn signed(mut self, name: &str, value: i64) -> Fields {
+        let name = Some(name.to_owned());
+        let int_value = Some(value);
+        self.0.push(GenericField { name, str_value: None, int_value, uint_value: None });
+        self
+    }
+
+    fn optional(self, name: &str, value: Option<u64>) -> Fields {
+        match value {
+            Some(value) => self.number(name, value),
+            None => self,
+        }
+    }
+
+    fn optional_text(self, name: &str, value: Option<&str>) -> Fields {
+        match value {
+            Some(value) => self.text(name, value),
+            None => self,
+        }
+    }
+
+    fn of(self, event: &str) -> Generic {
+        Generic { event_name: Some(event.to_owned()), field: self.0 }
+    }
+}
+
+/// Returns the event of a call.
+pub fn call(call: Call) -> Generic {
+    let named = |name: &str| Fields(Vec::new()).text("call", name);
+    let channel = |name: &str, object, kind, bytes| {
+        let fields = named(name).number("object", object).text("kind", channel_name(kind));
+        fields.number("bytes", bytes)
+    };
+    let fields = match call {
+        Call::FutexWait { object, timeout } => {
+            named("futex_wait").number("object", object).optional("timeout", timeout)
+        }
+        Call::FutexWake { object, most } => {
+            named("futex_wake").number("object", object).number("most", u64::from(most))
+        }
+        Call::Write { object, kind, bytes } => channel("write", object, kind, bytes),
+        Call::Read { object, kind, bytes } => channel("read", object, kind, bytes),
+        Call::Poll { timeout } => named("poll").optional("timeout", timeout),
+        Call::SleepFor { length } => named("sleep_for").number("length", length),
+        Call::SleepUntil { at } => named("sleep_until").number("at", at),
+        Call::Io { bytes } => named("io").number("bytes", bytes),
+        Call::Exec => named("exec"),
+        Call::Yield => named("yield"),
+        Call::Join => named("join"),
+        Call::Count { units } => named("count").number("units", units),
+    };
+    fields.of(CALL)
+}
+
+/// Returns the event of a task's attributes.
+pub fn task(tid: u32, attributes: &TaskAttributes) -> Generic {
+    let TaskAttributes { policy, nice, slice, cpus, cgroup, kthread } = attributes;
+    let fields = Fields(Vec::new()).number("tid", u64::from(tid)).signed("nice", i64::from(*nice));
+    let fields = match *policy {
+        TaskPolicy::Normal => fields.text("policy", "normal"),
+        TaskPolicy::Batch => fields.text("policy", "batch"),
+        TaskPolicy::Idle => fields.text("policy", "idle"),
+        TaskPolicy::Ext => fields.text("policy", "ext"),
+        TaskPolicy::Fifo(prio) => fields.text("policy", "fifo").number("prio", u64::from(prio)),
+        TaskPolicy::RoundRobin(prio) => fields.text("policy", "rr").number("prio", u64::from(prio)),
+        TaskPolicy::Deadline { runtime, deadline, period } => {
+            let fields = fields.text("policy", "deadline").number("runtime", runtime);
+            fields.number("deadline", deadline).number("period", period)
+        }
+    };
+    let fields = fields.number("slice", *slice).optional_text("cpus", cpus.as_deref());
+    fields.text("cgroup", cgroup).number("kthread", u64::from(*kthread)).of(TASK)
+}
+
+/// Returns the event of a cgroup's limits.
+pub fn cgroup(path: &str, attributes: &CgroupAttributes) -> Generic {
+    let CgroupAttributes { weight, quota, period, idle, cpus } = attributes;
+    let fields = Fields(Vec::new()).text("path", path).number("weight", u64::from(*weight));
+    let fields = fields.optional("quota", *quota).number("period", *period);
+    fields.number("idle", u64::from(*idle)).optional_text("cpus", cpus.as_deref()).of(CGROUP)
+}
+
+const CHANNELS: [(ChannelKind, &str); 4] = [
+    (ChannelKind::Pipe, "pipe"),
+    (ChannelKind::Socket, "socket"),
+    (ChannelKind::EventFd, "eventfd"),
+    (ChannelKind::Outside, "outside"),
+];
+
+fn channel_name(kind: ChannelKind) -> &'static str {
+    CHANNELS.iter().find(|(k, _)| *k == kind).map_or("outside", |(_, name)| name)
+}
