@@ -146,7 +146,7 @@ pub enum EventKind {
     /// Events of this CPU are missing from the trace, because the recorder's buffer was full.
     /// Simulated runs lose no events.
     Lost {
-        /// Number of missing events.
+        /// Number of missing events; 0: unknown.
         events: u64,
     },
     /// What a virtual CPU of a guest runs changed. The CPU runs the virtual CPU.

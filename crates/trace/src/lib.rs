@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Traces: one event schema for simulated, VM and host runs, a hash over all events, and Perfetto
-//! files.
+//! files, which are also read.
 //!
 //! Owns: the event schema, the names of the ids in events, the trace hash, the exporters (Perfetto
-//! files, timelines as text).
-//! Does not: decide when something happens, open files (a sink writes to any `io::Write`).
-//! Start at [`Tracer`].
+//! files, timelines as text), the importers of trace files.
+//! Does not: decide when something happens, open files (a sink writes to any `io::Write`, an
+//! importer reads any `io::Read`).
+//! Start at [`Tracer`]; for the way back at [`import::import`].
 
 #![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]
 
 pub mod call;
 pub mod event;
 pub mod hash;
+pub mod import;
 pub mod names;
 pub mod perfetto;
 mod sink;

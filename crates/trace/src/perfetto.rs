@@ -14,10 +14,11 @@
 
 mod dsq;
 mod ftrace;
-mod own;
+pub(crate) mod own;
 mod packets;
-mod schema;
+pub(crate) mod schema;
 mod tracks;
+pub(crate) mod wire;
 
 use std::io::{self, Write};
 
@@ -85,6 +86,7 @@ impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
                 }
             }
             EventKind::Exit { task } => {
+                ftrace.event(packets, event, names);
                 let left = dsqs.leave(task);
                 left.into_iter()
                     .for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, dsq, len));
@@ -96,8 +98,8 @@ impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
             | EventKind::SchedExit { .. }
             | EventKind::Printk { .. }
             | EventKind::GuestRun { .. } => tracks.event(packets, event, names),
-            EventKind::Lost { events } => {
-                ftrace.lose(event.cpu, events);
+            EventKind::Lost { .. } => {
+                ftrace.event(packets, event, names);
                 tracks.event(packets, event, names);
             }
         }

@@ -4,8 +4,8 @@
 //! Owns: the bundle of events of each CPU, which is written when it is full; the description of
 //! each task, which is written before the task's first event.
 //! Models: the tracepoints sched_switch, sched_waking, sched_migrate_task, task_newtask,
-//! sched_process_free and sched_cpu_hotplug. The idle task has pid 0, as in the kernel. scxlab's own
-//! events are in `own.rs`.
+//! sched_process_exit, sched_process_free and sched_cpu_hotplug. The idle task has pid 0, as in the
+//! kernel. scxlab's own events are in `own.rs`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -45,6 +45,8 @@ pub(super) struct Ftrace {
     cgroups: BTreeMap<String, CgroupAttributes>,
     /// Task that runs on each CPU, for events of interrupts.
     current: Vec<i32>,
+    /// Time and CPU of the last event.
+    last: (Nanos, CpuId),
 }
 
 /// A task as tracepoints identify it.
@@ -64,6 +66,7 @@ impl Ftrace {
             lost: Vec::new(),
             cgroups: BTreeMap::new(),
             current: vec![0; nr_cpus],
+            last: (0, CpuId(0)),
         }
     }
 
@@ -118,14 +121,31 @@ impl Ftrace {
                 let thread = parent.is_some_and(|parent| tgid(parent) == tgid(child));
                 let parent = parent.map(|parent| self.who(packets, time, names, cpu, Some(parent)));
                 let child = self.who(packets, time, names, cpu, Some(child));
-                if let Some(parent) = parent {
-                    let task = schema::TaskNewtask {
-                        pid: Some(child.pid),
-                        comm: Some(child.comm),
-                        clone_flags: Some(if thread { CLONE_THREAD } else { 0 }),
-                    };
-                    self.push(packets, time, cpu, parent.pid, schema::Ftrace::TaskNewtask(task));
-                }
+                let Some(parent) = parent else {
+                    let start = own::start(child.pid.cast_unsigned());
+                    return self.push(packets, time, cpu, 0, schema::Ftrace::Generic(start));
+                };
+                let task = schema::TaskNewtask {
+                    pid: Some(child.pid),
+                    comm: Some(child.comm),
+                    clone_flags: Some(if thread { CLONE_THREAD } else { 0 }),
+                };
+                self.push(packets, time, cpu, parent.pid, schema::Ftrace::TaskNewtask(task));
+            }
+            EventKind::Exit { task } => {
+                let who = self.who(packets, time, names, cpu, Some(task));
+                let exit = schema::SchedProcessExit {
+                    comm: Some(who.comm),
+                    pid: Some(who.pid),
+                    tgid: names.task(task).map(|name| name.tgid.cast_signed()),
+                    prio: Some(who.prio),
+                };
+                self.push(packets, time, cpu, who.pid, schema::Ftrace::SchedProcessExit(exit));
+            }
+            EventKind::Lost { events } => {
+                self.lose(cpu, events);
+                let lost = schema::Ftrace::Generic(own::lost(events));
+                self.push(packets, time, cpu, 0, lost);
             }
             EventKind::Call { task, call } => {
                 let who = self.who(packets, time, names, cpu, Some(task));
@@ -168,7 +188,7 @@ impl Ftrace {
     }
 
     /// Adds to the number of missing events of a CPU.
-    pub fn lose(&mut self, cpu: CpuId, events: u64) {
+    fn lose(&mut self, cpu: CpuId, events: u64) {
         if self.lost.is_empty() {
             self.lost = vec![0; self.bundles.len()];
         }
@@ -188,6 +208,7 @@ impl Ftrace {
         for (phase, part) in [(START_OF_TRACE, 0), (END_OF_TRACE, 1)] {
             let cpu = |(cpu, lost): (usize, &u64)| schema::FtraceCpuStats {
                 cpu: Some(cpu as u64),
+                overrun: None,
                 dropped_events: Some(lost * part),
             };
             let cpu_stats = self.lost.iter().enumerate().map(cpu).collect();
@@ -300,9 +321,15 @@ impl Ftrace {
         event: schema::Ftrace,
     ) {
         // Events of a CPU that the machine does not have are dropped, because they cannot be drawn.
-        let Some(bundle) = self.bundles.get_mut(cpu.idx()) else {
+        if cpu.idx() >= self.bundles.len() {
             return;
-        };
+        }
+        // A reader takes events of one time in the order of the file.
+        let (last, last_cpu) = std::mem::replace(&mut self.last, (time, cpu));
+        if last == time && last_cpu != cpu {
+            self.flush_cpu(packets, last_cpu.idx());
+        }
+        let bundle = &mut self.bundles[cpu.idx()];
         bundle.push(FtraceEvent {
             timestamp: Some(time),
             pid: Some(pid as u32),
@@ -321,7 +348,11 @@ impl Ftrace {
         let event = std::mem::take(&mut self.bundles[cpu]);
         self.pending -= event.len();
         if !event.is_empty() {
-            packets.ftrace(FtraceEventBundle { cpu: Some(cpu as u32), event });
+            packets.ftrace(FtraceEventBundle {
+                cpu: Some(cpu as u32),
+                event,
+                ..FtraceEventBundle::default()
+            });
         }
     }
 }

@@ -8,10 +8,11 @@
 //! scxlab_call     a system call of the running task: `call`, and the fields of the call
 //! scxlab_task     attributes of a task: `tid`, `policy`, `nice`, ...
 //! scxlab_cgroup   limits of a cgroup: `path`, `weight`, ...
+//! scxlab_start    a task that exists when the trace starts: `tid`
+//! scxlab_lost     events of this CPU are missing: `events`
 //! ```
 
-#[cfg(test)]
-mod read;
+pub mod read;
 
 use super::schema::{Generic, GenericField};
 use crate::call::{Call, ChannelKind};
@@ -20,6 +21,8 @@ use crate::names::{CgroupAttributes, TaskAttributes, TaskPolicy};
 pub const CALL: &str = "scxlab_call";
 pub const TASK: &str = "scxlab_task";
 pub const CGROUP: &str = "scxlab_cgroup";
+pub const START: &str = "scxlab_start";
+pub const LOST: &str = "scxlab_lost";
 
 /// The fields of an event that is being written.
 struct Fields(Vec<GenericField>);
@@ -118,6 +121,16 @@ pub fn cgroup(path: &str, attributes: &CgroupAttributes) -> Generic {
     let fields = Fields(Vec::new()).text("path", path).number("weight", u64::from(*weight));
     let fields = fields.optional("quota", *quota).number("period", *period);
     fields.number("idle", u64::from(*idle)).optional_text("cpus", cpus.as_deref()).of(CGROUP)
+}
+
+/// Returns the event of a task that exists when the trace starts.
+pub fn start(tid: u32) -> Generic {
+    Fields(Vec::new()).number("tid", u64::from(tid)).of(START)
+}
+
+/// Returns the event of missing events.
+pub fn lost(events: u64) -> Generic {
+    Fields(Vec::new()).number("events", events).of(LOST)
 }
 
 const CHANNELS: [(ChannelKind, &str); 4] = [

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The messages of Perfetto's trace format that scxlab writes, as Rust types.
+//! The messages of Perfetto's trace format that scxlab writes and reads, as Rust types.
 //!
-//! Owns: field numbers. Does not: cover the whole format, or read files.
+//! Owns: field numbers. Does not: cover the whole format, or read files. A reader of large messages
+//! goes through their fields itself (`wire.rs`), with the numbers that each type has as constants.
 //! Models: the public format (`perfetto_trace.proto`). The crate `perfetto_protos` is not used,
 //! because it generates all 2,000 messages at build time, which takes longer than building the
 //! whole project, and because its licence, Apache-2.0, cannot be combined with ours in one program.
@@ -9,8 +10,10 @@
 
 use quick_protobuf::Writer;
 
+use super::wire::{Fields, Wire};
+
 /// The content of a field: a number, a text or another message.
-pub trait Value {
+pub trait Value: Sized {
     /// The format's wire type: 0 is a varint, 2 is a length followed by that many bytes.
     const WIRE: u32;
 
@@ -19,6 +22,66 @@ pub trait Value {
     fn write_field(&self, number: u32, to: &mut Vec<u8>) {
         varint(u64::from(number << 3 | Self::WIRE), to);
         self.write(to);
+    }
+
+    /// Reads the content; None if it is broken or of another type.
+    fn read(from: Wire<'_>) -> Option<Self>;
+}
+
+/// A field of a message, which may be absent or have several values.
+pub trait Field {
+    fn write_all(&self, number: u32, to: &mut Vec<u8>);
+
+    /// Adds what the file holds for this field; None if it is broken.
+    fn read_more(&mut self, from: Wire<'_>) -> Option<()>;
+}
+
+impl<T: Value> Field for Option<T> {
+    fn write_all(&self, number: u32, to: &mut Vec<u8>) {
+        self.iter().for_each(|value| value.write_field(number, to));
+    }
+
+    fn read_more(&mut self, from: Wire<'_>) -> Option<()> {
+        *self = Some(T::read(from)?);
+        Some(())
+    }
+}
+
+impl<T: Value> Field for Vec<T> {
+    fn write_all(&self, number: u32, to: &mut Vec<u8>) {
+        self.iter().for_each(|value| value.write_field(number, to));
+    }
+
+    fn read_more(&mut self, from: Wire<'_>) -> Option<()> {
+        self.push(T::read(from)?);
+        Some(())
+    }
+}
+
+/// A repeated number that is written without a tag for each value.
+#[derive(Default)]
+pub struct Packed<T>(pub Vec<T>);
+
+impl<T: Value> Field for Packed<T> {
+    fn write_all(&self, number: u32, to: &mut Vec<u8>) {
+        if self.0.is_empty() {
+            return;
+        }
+        varint(u64::from(number << 3 | 2), to);
+        let start = to.len();
+        self.0.iter().for_each(|value| value.write(to));
+        prefix_length(start, to);
+    }
+
+    fn read_more(&mut self, from: Wire<'_>) -> Option<()> {
+        let Wire::Bytes(mut rest) = from else {
+            self.0.push(T::read(from)?);
+            return Some(());
+        };
+        while !rest.is_empty() {
+            self.0.push(T::read(Wire::Varint(super::wire::varint(&mut rest)?))?);
+        }
+        Some(())
     }
 }
 
@@ -37,6 +100,13 @@ macro_rules! varints {
             fn write(&self, to: &mut Vec<u8>) {
                 varint(*self as u64, to);
             }
+
+            fn read(from: Wire<'_>) -> Option<Self> {
+                match from {
+                    Wire::Varint(value) => Some(value as $type),
+                    _ => None,
+                }
+            }
         }
     )*};
 }
@@ -44,11 +114,31 @@ macro_rules! varints {
 // The format sign-extends negative numbers to 64 bits, and so does the cast to u64 in the macro.
 varints! { u32 u64 i32 i64 }
 
+impl Value for bool {
+    const WIRE: u32 = 0;
+
+    fn write(&self, to: &mut Vec<u8>) {
+        varint(u64::from(*self), to);
+    }
+
+    fn read(from: Wire<'_>) -> Option<Self> {
+        u64::read(from).map(|value| value != 0)
+    }
+}
+
 impl Value for String {
     const WIRE: u32 = 2;
 
     fn write(&self, to: &mut Vec<u8>) {
         Writer::new(to).write_string(self).expect(GROWS);
+    }
+
+    /// Bytes that are no UTF-8 are replaced: the kernel does not check the names of tasks.
+    fn read(from: Wire<'_>) -> Option<Self> {
+        match from {
+            Wire::Bytes(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+            _ => None,
+        }
     }
 }
 
@@ -62,8 +152,9 @@ fn prefix_length(start: usize, to: &mut Vec<u8>) {
     to[start..].rotate_right(prefix);
 }
 
-/// Declares messages. An `Option` is an optional field, a `Vec` a repeated one. An alternative of
-/// `oneof` has the name of its message.
+/// Declares messages. An `Option` is an optional field, a `Vec` or a `Packed` a repeated one. An
+/// alternative of `oneof` has the name of its message. Each message has a constant with the number
+/// of each field, under the field's name.
 macro_rules! messages {
     ($(
         $(#[$meta:meta])*
@@ -73,26 +164,53 @@ macro_rules! messages {
     )*) => {
         $(
             $(#[$meta])*
+            #[derive(Default)]
             pub struct $name {
                 $($(#[$doc])* pub $field: $type,)*
                 $(pub $one: $enum,)?
             }
 
             $(#[allow(clippy::enum_variant_names, reason = "the format names its messages")]
+            #[derive(Default)]
             pub enum $enum {
+                /// None, or one that this file does not declare. It is not written.
+                #[default]
+                Unknown,
                 $($alternative($alternative),)*
             })?
+
+            #[allow(dead_code, non_upper_case_globals, reason = "the names of the format")]
+            impl $name {
+                $(pub const $field: u32 = $number;)*
+            }
 
             impl Value for $name {
                 const WIRE: u32 = 2;
 
                 fn write(&self, to: &mut Vec<u8>) {
                     let start = to.len();
-                    $(self.$field.iter().for_each(|value| value.write_field($number, to));)*
+                    $(self.$field.write_all($number, to);)*
                     $(match &self.$one {
+                        $enum::Unknown => {}
                         $($enum::$alternative(value) => value.write_field($tag, to),)*
                     })?
                     prefix_length(start, to);
+                }
+
+                fn read(from: Wire<'_>) -> Option<Self> {
+                    let Wire::Bytes(bytes) = from else { return None };
+                    let mut message = Self::default();
+                    for field in Fields::of(bytes) {
+                        let (number, wire) = field.ok()?;
+                        match number {
+                            $($number => message.$field.read_more(wire)?,)*
+                            $($($tag => {
+                                message.$one = $enum::$alternative(Value::read(wire)?);
+                            })*)?
+                            _ => {}
+                        }
+                    }
+                    Some(message)
                 }
             }
         )*
@@ -118,7 +236,6 @@ pub const SEQ_NEEDS_INCREMENTAL_STATE: u32 = 2;
 messages! {
     /// A packet. `trusted_packet_sequence_id` identifies its sequence, and interned names belong to
     /// one sequence.
-    #[derive(Default)]
     struct TracePacket {
         ftrace_events: Option<FtraceEventBundle> = 1,
         process_tree: Option<ProcessTree> = 2,
@@ -158,6 +275,29 @@ messages! {
     struct FtraceEventBundle {
         cpu: Option<u32> = 1,
         event: Vec<FtraceEvent> = 2,
+        /// Whether events are missing before the first of the bundle.
+        lost_events: Option<bool> = 3,
+        compact_sched: Option<CompactSched> = 4,
+        /// Clock of the timestamps: absent or 0 is CLOCK_BOOTTIME, 2 `global`, 3 `local`, 4
+        /// CLOCK_MONOTONIC_RAW.
+        ftrace_clock: Option<i32> = 5,
+    }
+
+    /// The switches and wake-ups of a bundle as one list per field. Timestamps but the first are
+    /// differences to the one before; names are indices of `intern_table`.
+    struct CompactSched {
+        switch_timestamp: Packed<u64> = 1,
+        switch_prev_state: Packed<i64> = 2,
+        switch_next_pid: Packed<i32> = 3,
+        switch_next_prio: Packed<i32> = 4,
+        intern_table: Vec<String> = 5,
+        switch_next_comm_index: Packed<u32> = 6,
+        waking_timestamp: Packed<u64> = 7,
+        waking_pid: Packed<i32> = 8,
+        waking_target_cpu: Packed<i32> = 9,
+        waking_prio: Packed<i32> = 10,
+        waking_comm_index: Packed<u32> = 11,
+        waking_common_flags: Packed<u32> = 12,
     }
 
     struct FtraceEvent {
@@ -167,10 +307,17 @@ messages! {
         /// The kernel's `TRACE_FLAG_*`; 8 (`TRACE_FLAG_HARDIRQ`): an interrupt caused the event.
         common_flags: Option<u32> = 5,
     } oneof event: Ftrace {
+        Print = 3,
         SchedSwitch = 4,
+        SchedWakeup = 17,
         SchedCpuHotplug = 19,
         SchedWaking = 20,
+        SchedWakeupNew = 114,
         TaskNewtask = 235,
+        TaskRename = 236,
+        SchedProcessExec = 237,
+        SchedProcessExit = 238,
+        SchedProcessFork = 239,
         SchedProcessFree = 240,
         Generic = 327,
         SchedMigrateTask = 491,
@@ -205,6 +352,8 @@ messages! {
 
     struct FtraceCpuStats {
         cpu: Option<u64> = 1,
+        /// Number of events that newer ones replaced in the kernel's buffer.
+        overrun: Option<u64> = 3,
         /// Number of events for which the kernel's buffer had no room.
         dropped_events: Option<u64> = 8,
     }
@@ -228,6 +377,54 @@ messages! {
         target_cpu: Option<i32> = 5,
     }
 
+    struct SchedWakeup {
+        comm: Option<String> = 1,
+        pid: Option<i32> = 2,
+        prio: Option<i32> = 3,
+        success: Option<i32> = 4,
+        target_cpu: Option<i32> = 5,
+    }
+
+    struct SchedWakeupNew {
+        comm: Option<String> = 1,
+        pid: Option<i32> = 2,
+        prio: Option<i32> = 3,
+        success: Option<i32> = 4,
+        target_cpu: Option<i32> = 5,
+    }
+
+    /// A line that a program wrote into `trace_marker`.
+    struct Print {
+        ip: Option<u64> = 1,
+        buf: Option<String> = 2,
+    }
+
+    struct TaskRename {
+        pid: Option<i32> = 1,
+        oldcomm: Option<String> = 2,
+        newcomm: Option<String> = 3,
+    }
+
+    struct SchedProcessExec {
+        filename: Option<String> = 1,
+        pid: Option<i32> = 2,
+        old_pid: Option<i32> = 3,
+    }
+
+    struct SchedProcessExit {
+        comm: Option<String> = 1,
+        pid: Option<i32> = 2,
+        tgid: Option<i32> = 3,
+        prio: Option<i32> = 4,
+    }
+
+    struct SchedProcessFork {
+        parent_comm: Option<String> = 1,
+        parent_pid: Option<i32> = 2,
+        child_comm: Option<String> = 3,
+        child_pid: Option<i32> = 4,
+    }
+
     struct SchedProcessFree {
         comm: Option<String> = 1,
         pid: Option<i32> = 2,
@@ -249,7 +446,6 @@ messages! {
     }
 
     /// A track of scxlab's own in the UI's tree of tracks.
-    #[derive(Default)]
     struct TrackDescriptor {
         uuid: Option<u64> = 1,
         name: Option<String> = 2,
@@ -266,7 +462,6 @@ messages! {
         unit_name: Option<String> = 6,
     }
 
-    #[derive(Default)]
     struct TrackEvent {
         debug_annotations: Vec<DebugAnnotation> = 4,
         /// Type of the event: 1 begin of a slice, 2 end of a slice, 3 instant, 4 value of a
@@ -278,7 +473,6 @@ messages! {
         counter_value: Option<i64> = 30,
     }
 
-    #[derive(Default)]
     struct DebugAnnotation {
         name_iid: Option<u64> = 1,
         uint_value: Option<u64> = 3,
@@ -289,7 +483,6 @@ messages! {
     }
 
     /// Names that later packets of the sequence refer to by id.
-    #[derive(Default)]
     struct InternedData {
         event_names: Vec<InternedString> = 2,
         debug_annotation_names: Vec<InternedString> = 3,

@@ -139,8 +139,12 @@ fn compare(ours: &str, theirs: &MessageDescriptor) {
         let field = theirs.field_by_number(number).unwrap_or_else(|| panic!("{ours}.{name}"));
         let plain = |name: &str| name.trim_start_matches("r#").replace('_', "").to_lowercase();
         assert_eq!(plain(name), plain(field.name()), "{ours}, field {number}");
-        assert_eq!(declared.starts_with("Vec<"), field.is_repeated(), "{ours}.{name}");
-        let inner = declared.trim_start_matches("Vec<").trim_start_matches("Option<");
+        let packed = declared.starts_with("Packed<");
+        let repeated = declared.starts_with("Vec<") || packed;
+        assert_eq!(repeated, field.is_repeated(), "{ours}.{name}");
+        assert_eq!(packed, field.proto().options.packed(), "{ours}.{name}");
+        let forms = ["Vec<", "Option<", "Packed<"];
+        let inner = forms.iter().find_map(|form| declared.strip_prefix(form)).unwrap_or(declared);
         let inner = inner.trim_end_matches('>');
         let expected = match field.proto().type_() {
             Written::TYPE_UINT32 => "u32",
@@ -148,6 +152,7 @@ fn compare(ours: &str, theirs: &MessageDescriptor) {
             Written::TYPE_INT32 | Written::TYPE_ENUM => "i32",
             Written::TYPE_INT64 => "i64",
             Written::TYPE_STRING => "String",
+            Written::TYPE_BOOL => "bool",
             Written::TYPE_MESSAGE => {
                 compare(inner, &message(&field));
                 continue;
@@ -178,14 +183,18 @@ fn scheduling_becomes_kernel_events() {
     let events = ftrace(&trace);
     let kinds: Vec<_> =
         events.iter().map(|(cpu, event)| (*cpu, event.timestamp.unwrap())).collect();
-    assert_eq!(kinds, [(0, 10), (0, 32), (2, 40), (2, 90), (2, 90)]);
-    let Some(Raw::SchedWaking(waking)) = &events[1].1.event else { panic!("{:?}", events[1]) };
-    assert_eq!((waking.pid, waking.target_cpu, events[1].1.pid), (Some(101), Some(2), Some(100)));
-    let Some(Raw::SchedSwitch(last)) = &events[3].1.event else { panic!("{:?}", events[3]) };
+    assert_eq!(kinds, [(0, 0), (0, 10), (0, 32), (2, 40), (2, 90), (2, 90), (2, 90)]);
+    assert!(
+        matches!(&events[0].1.event, Some(Raw::Generic(g)) if g.event_name() == "scxlab_start")
+    );
+    let Some(Raw::SchedWaking(waking)) = &events[2].1.event else { panic!("{:?}", events[2]) };
+    assert_eq!((waking.pid, waking.target_cpu, events[2].1.pid), (Some(101), Some(2), Some(100)));
+    assert!(matches!(&events[4].1.event, Some(Raw::SchedProcessExit(e)) if e.pid == Some(101)));
+    let Some(Raw::SchedSwitch(last)) = &events[5].1.event else { panic!("{:?}", events[5]) };
     assert_eq!((last.prev_pid, last.prev_state, last.next_pid), (Some(101), Some(16), Some(0)));
     assert_eq!(last.next_comm.as_deref(), Some("swapper/2"));
     assert!(
-        matches!(&events[4].1.event, Some(Raw::SchedProcessFree(free)) if free.pid == Some(101))
+        matches!(&events[6].1.event, Some(Raw::SchedProcessFree(free)) if free.pid == Some(101))
     );
 }
 

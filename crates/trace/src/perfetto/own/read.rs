@@ -80,6 +80,16 @@ pub fn read_cgroup(event: &Generic) -> Option<(String, CgroupAttributes)> {
     Some((text(event, "path")?.to_owned(), attributes))
 }
 
+/// Returns the tid of an event `scxlab_start`; None if it is of no known form.
+pub fn read_start(event: &Generic) -> Option<u32> {
+    u32::try_from(number(event, "tid")?).ok()
+}
+
+/// Returns the number of missing events of an event `scxlab_lost`; None if it is of no known form.
+pub fn read_lost(event: &Generic) -> Option<u64> {
+    number(event, "events")
+}
+
 fn field<'a>(event: &'a Generic, name: &str) -> Option<&'a GenericField> {
     event.field.iter().find(|field| field.name.as_deref() == Some(name))
 }

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The bytes of a file, and the recognition of its format by the first of them.
+
+use std::io::{self, BufReader, Cursor, Read};
+
+/// Number of bytes by which the format is recognised.
+const HEAD: u64 = 4096;
+/// Size of the buffer of reads.
+const BUFFER: usize = 1 << 16;
+
+pub struct Input<R> {
+    head: Vec<u8>,
+    pub bytes: BufReader<io::Chain<Cursor<Vec<u8>>, R>>,
+}
+
+/// The kind of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Empty,
+    Perfetto,
+    /// Another program must convert the file.
+    Convert {
+        what: &'static str,
+        advice: &'static str,
+    },
+    Unknown,
+}
+
+/// Files that are recognised to be refused: first bytes, what it is, what to do.
+const OTHERS: &[(&[u8], &str, &str)] = &[
+    (b"PERFILE2", "the binary file of perf record", "give the text: perf script --ns -i FILE"),
+    (
+        b"\x17\x08\x44tracing",
+        "the binary file of trace-cmd",
+        "give the text: trace-cmd report -t -i FILE",
+    ),
+    (b"\x1f\x8b", "compressed", "decompress it: gunzip FILE"),
+    (b"\x28\xb5\x2f\xfd", "compressed", "decompress it: unzstd FILE"),
+    (b"\xfd7zXZ\x00", "compressed", "decompress it: unxz FILE"),
+    (b"PK\x03\x04", "a zip archive", "unpack it: unzip FILE"),
+    (b"{\"traceEvents\"", "a trace in Chrome's JSON format", "record a Perfetto trace instead"),
+];
+
+impl<R: Read> Input<R> {
+    pub fn open(mut input: R) -> io::Result<Input<R>> {
+        let mut head = Vec::new();
+        input.by_ref().take(HEAD).read_to_end(&mut head)?;
+        let bytes = BufReader::with_capacity(BUFFER, Cursor::new(head.clone()).chain(input));
+        Ok(Input { head, bytes })
+    }
+
+    pub fn kind(&self) -> Kind {
+        let head = self.head.as_slice();
+        let other = OTHERS.iter().find(|(magic, ..)| head.starts_with(magic));
+        match other {
+            _ if head.is_empty() => Kind::Empty,
+            Some(&(_, what, advice)) => Kind::Convert { what, advice },
+            None if head[0] == PACKET && !is_text(head) => Kind::Perfetto,
+            None => Kind::Unknown,
+        }
+    }
+}
+
+/// First byte of a Perfetto trace: the tag of a packet.
+const PACKET: u8 = 0x0a;
+
+/// Whether the bytes are text. A packet has a byte below the control characters of text soon.
+fn is_text(bytes: &[u8]) -> bool {
+    !bytes.iter().any(|byte| matches!(byte, 0..=8 | 14..=26 | 28..=31))
+}
