@@ -22,6 +22,7 @@ mod merge;
 mod perfetto;
 mod raw;
 mod tasks;
+mod text;
 
 use std::io::{self, Read};
 
@@ -84,13 +85,15 @@ pub fn import(file: &str, input: impl Read, sink: &mut dyn Sink) -> Result<Impor
         Kind::Convert { what, advice } => {
             return Err(ImportError::Convert { file: file(), what, advice });
         }
-        Kind::Perfetto => Format::Perfetto,
+        Kind::Trace(format) => format,
         Kind::Unknown => return Err(ImportError::NoTrace { file: file() }),
     };
     let mut driver = Driver::new(format, sink);
     match format {
         Format::Perfetto => perfetto::read(&mut input, &mut driver).map_err(failed)?,
-        _ => unreachable!("text"),
+        Format::PerfScript | Format::TraceCmd | Format::Ftrace => {
+            text::read(&mut input, &mut driver).map_err(failed)?;
+        }
     }
     driver.finish().map_err(failed)
 }

@@ -38,6 +38,8 @@ impl Driver<'_> {
         if raw.cpus().into_iter().flatten().any(|cpu| cpu as usize >= CPUS_MAX) {
             return self.unknown(place, || "an event of a CPU that no machine has".to_owned());
         }
+        let wakes = matches!(raw.kind, RawKind::Waking { .. } | RawKind::Wakeup { .. });
+        self.imported.blind_wakeups += u64::from(wakes && raw.interrupt.is_none());
         self.merge.push(raw);
         while let Some(raw) = self.merge.pop_excess() {
             self.emit(raw);

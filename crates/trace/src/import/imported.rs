@@ -126,6 +126,9 @@ pub struct Imported {
     /// Number of events that the recorder lost, by CPU; 0 if it lost some and their number is not
     /// known.
     pub lost: BTreeMap<CpuId, u64>,
+    /// Number of wake-ups of which the file does not tell whether an interrupt caused them. The
+    /// running task counts as their waker.
+    pub blind_wakeups: u64,
     /// Violations of the order of time.
     pub order: merge::Faults,
     /// Events that do not fit together.
@@ -152,6 +155,7 @@ impl Imported {
             without_process: 0,
             clock: Clock::default(),
             lost: BTreeMap::new(),
+            blind_wakeups: 0,
             order: merge::Faults::default(),
             tasks_faults: tasks::Faults::default(),
             unknown: Unknown::default(),
@@ -201,6 +205,10 @@ impl Imported {
             (
                 wakeups != 0 && wakeups_by_tasks == 0,
                 "no wake-up by a task: every wake-up came from an interrupt, so that no task depends on another",
+            ),
+            (
+                self.blind_wakeups != 0,
+                "no flags of interrupts: the running task counts as the waker where an interrupt (a timer, a packet) woke a task",
             ),
             (
                 forks == 0,

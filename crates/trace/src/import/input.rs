@@ -3,8 +3,11 @@
 
 use std::io::{self, BufReader, Cursor, Read};
 
+use super::imported::Format;
+use super::text;
+
 /// Number of bytes by which the format is recognised.
-const HEAD: u64 = 4096;
+const HEAD: u64 = 1 << 16;
 /// Size of the buffer of reads.
 const BUFFER: usize = 1 << 16;
 
@@ -17,7 +20,7 @@ pub struct Input<R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Empty,
-    Perfetto,
+    Trace(Format),
     /// Another program must convert the file.
     Convert {
         what: &'static str,
@@ -55,7 +58,8 @@ impl<R: Read> Input<R> {
         match other {
             _ if head.is_empty() => Kind::Empty,
             Some(&(_, what, advice)) => Kind::Convert { what, advice },
-            None if head[0] == PACKET && !is_text(head) => Kind::Perfetto,
+            None if is_text(head) => text::recognise(head).map_or(Kind::Unknown, Kind::Trace),
+            None if head[0] == PACKET => Kind::Trace(Format::Perfetto),
             None => Kind::Unknown,
         }
     }
@@ -64,7 +68,7 @@ impl<R: Read> Input<R> {
 /// First byte of a Perfetto trace: the tag of a packet.
 const PACKET: u8 = 0x0a;
 
-/// Whether the bytes are text. A packet has a byte below the control characters of text soon.
+/// Whether the bytes are text. A packet has bytes soon that are no text, such as small numbers.
 fn is_text(bytes: &[u8]) -> bool {
-    !bytes.iter().any(|byte| matches!(byte, 0..=8 | 14..=26 | 28..=31))
+    !bytes.iter().take(4096).any(|byte| matches!(byte, 0..=8 | 14..=26 | 28..=31))
 }

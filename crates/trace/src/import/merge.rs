@@ -122,7 +122,7 @@ mod tests {
             cpu,
             lane: 0,
             running: None,
-            interrupt: false,
+            interrupt: None,
             kind: RawKind::Lost { events: number },
         }
     }

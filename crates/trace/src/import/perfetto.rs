@@ -152,7 +152,7 @@ impl Reader<'_, '_> {
     fn push(&mut self, raw: Raw, lost: &mut bool) {
         if std::mem::take(lost) {
             let kind = RawKind::Lost { events: 0 };
-            let missing = Raw { running: None, interrupt: false, kind, lane: raw.lane, ..raw };
+            let missing = Raw { running: None, interrupt: None, kind, lane: raw.lane, ..raw };
             self.driver.imported().lost.entry(CpuId(raw.cpu)).or_insert(0);
             self.driver.event(missing, self.place);
         }
@@ -166,14 +166,14 @@ impl Reader<'_, '_> {
                 (ProcessTree::processes, process) => {
                     let process: Process = whole(process)?;
                     if let Some(pid) = tid(process.pid) {
-                        self.driver.tasks().describe(pid, pid, None);
+                        self.driver.tasks().describe(pid, Some(pid), None);
                     }
                 }
                 (ProcessTree::threads, thread) => {
                     let thread: Thread = whole(thread)?;
                     if let (Some(tid), Some(tgid)) = (tid(thread.tid), tid(thread.tgid)) {
                         let comm = thread.name.map(|name| self.comms.get(&name));
-                        self.driver.tasks().describe(tid, tgid, comm);
+                        self.driver.tasks().describe(tid, Some(tgid), comm);
                     }
                 }
                 _ => {}

@@ -27,8 +27,8 @@ pub struct Raw {
     /// Thread id of the task that ran on the CPU, 0 for the idle task; None if the file does not
     /// tell.
     pub running: Option<u32>,
-    /// Whether the event happened in an interrupt.
-    pub interrupt: bool,
+    /// Whether the event happened in an interrupt; None if the file does not tell.
+    pub interrupt: Option<bool>,
     pub kind: RawKind,
 }
 
@@ -104,6 +104,8 @@ pub enum RawKind {
         online: bool,
     },
     Call(Call),
+    /// A call with an object that each process numbers for itself.
+    Private(Call),
     Attributes(Box<(u32, TaskAttributes)>),
     Cgroup(Box<(String, CgroupAttributes)>),
     Lost {

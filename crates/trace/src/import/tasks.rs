@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use scxlab_machine::hash::splitmix_finalize;
 use scxlab_machine::{CpuId, Nanos, TaskId};
 
 use super::raw::{Raw, RawKind, Who};
@@ -57,12 +58,17 @@ struct Task {
     prio: Option<i32>,
     tgid: Option<u32>,
     tid: u32,
-    /// Whether nothing but the task's fork has been seen.
-    fresh: bool,
+    /// The kinds of events that told the task's fork, as a set of bits; 0 once another event was
+    /// about the task.
+    fresh: u8,
     exited: bool,
     /// Whether `Waking` was the last wake-up, for which `Wakeup` may follow.
     waking: bool,
 }
+
+/// Bits of `Task::fresh`.
+const BY_NEW_TASK: u8 = 1;
+const BY_FORK: u8 = 2;
 
 #[derive(Clone, Debug, Default)]
 struct Fact {
@@ -82,16 +88,17 @@ impl Tasks {
     }
 
     /// Takes what a list of processes tells about a thread.
-    pub fn describe(&mut self, tid: u32, tgid: u32, comm: Option<Arc<str>>) {
-        let fact = Fact { tgid: Some(tgid), comm };
-        match self.by_tid.get(&tid) {
-            // The list is of a later task with the same id, whose fork is still to come.
-            Some(task) if self.tasks[task.idx()].tgid.is_some_and(|known| known != tgid) => {
+    pub fn describe(&mut self, tid: u32, tgid: Option<u32>, comm: Option<Arc<str>>) {
+        let fact = Fact { tgid, comm };
+        let known = self.by_tid.get(&tid).map(|task| (*task, self.tasks[task.idx()].tgid));
+        match known {
+            // The fact is about a later task with the same id, whose fork is still to come.
+            Some((_, Some(known))) if tgid.is_some_and(|tgid| tgid != known) => {
                 self.facts.insert(tid, fact);
             }
-            Some(&task) => {
+            Some((task, known)) => {
                 let state = &mut self.tasks[task.idx()];
-                state.tgid = fact.tgid;
+                state.tgid = known.or(fact.tgid);
                 state.comm = state.comm.take().or(fact.comm);
                 self.name(task);
             }
@@ -127,11 +134,11 @@ impl Tasks {
             }
             RawKind::NewTask { child, thread } => {
                 let parent = self.current(at, running);
-                self.fork(at, parent, &child, thread, emit);
+                self.fork(at, parent, &child, (BY_NEW_TASK, thread), emit);
             }
             RawKind::Fork { parent, child } => {
                 let parent = self.of_tid(parent);
-                self.fork(at, parent, &child, None, emit);
+                self.fork(at, parent, &child, (BY_FORK, None), emit);
             }
             RawKind::Start { tid } => {
                 let child = self.replace(tid);
@@ -157,6 +164,14 @@ impl Tasks {
             }
             RawKind::Call(call) => match self.current(at, running) {
                 Some(task) => emit(at.event(EventKind::Call { task, call }), &self.names),
+                None => self.faults.unplaced += 1,
+            },
+            RawKind::Private(call) => match self.current(at, running) {
+                Some(task) => {
+                    let Task { tgid, tid, .. } = self.tasks[task.idx()];
+                    let call = of_process(call, tgid.unwrap_or(tid));
+                    emit(at.event(EventKind::Call { task, call }), &self.names);
+                }
                 None => self.faults.unplaced += 1,
             },
             RawKind::Attributes(attributes) => {
@@ -224,8 +239,13 @@ impl Tasks {
         emit(at.event(kind), &self.names);
     }
 
-    fn waker(&mut self, at: Place, running: Option<u32>, interrupt: bool) -> Option<TaskId> {
-        if interrupt { None } else { self.current(at, running) }
+    fn waker(
+        &mut self,
+        at: Place,
+        running: Option<u32>,
+        interrupt: Option<bool>,
+    ) -> Option<TaskId> {
+        if interrupt == Some(true) { None } else { self.current(at, running) }
     }
 
     fn fork(
@@ -233,7 +253,7 @@ impl Tasks {
         at: Place,
         parent: Option<TaskId>,
         who: &Who,
-        thread: Option<bool>,
+        (by, thread): (u8, Option<bool>),
         emit: &mut impl FnMut(Event, &Names),
     ) {
         if who.tid == 0 {
@@ -241,7 +261,8 @@ impl Tasks {
         }
         // A file may tell a fork twice, by `task_newtask` and `sched_process_fork`.
         let known = self.by_tid.get(&who.tid).copied();
-        let again = known.filter(|task| self.tasks[task.idx()].fresh);
+        let fresh = |task: &TaskId| self.tasks[task.idx()].fresh;
+        let again = known.filter(|task| fresh(task) != 0 && fresh(task) & by == 0);
         let child = again.unwrap_or_else(|| self.replace(who.tid));
         let of_parent = parent.map(|parent| &self.tasks[parent.idx()]);
         let tgid = match thread {
@@ -255,7 +276,7 @@ impl Tasks {
         state.prio = state.prio.or(prio);
         self.update(child, who);
         self.name(child);
-        self.tasks[child.idx()].fresh = true;
+        self.tasks[child.idx()].fresh |= by;
         if again.is_none() {
             emit(at.event(EventKind::Fork { parent, child }), &self.names);
         }
@@ -294,7 +315,7 @@ impl Tasks {
             return None;
         }
         let task = self.by_tid.get(&tid).copied().unwrap_or_else(|| self.create(tid));
-        self.tasks[task.idx()].fresh = false;
+        self.tasks[task.idx()].fresh = 0;
         Some(task)
     }
 
@@ -323,7 +344,7 @@ impl Tasks {
             prio: None,
             tgid,
             tid,
-            fresh: false,
+            fresh: 0,
             exited: false,
             waking: false,
         });
@@ -369,6 +390,16 @@ impl Tasks {
             self.running.resize(cpu.idx() + 1, None);
         }
         &mut self.running[cpu.idx()]
+    }
+}
+
+/// Replaces the object's number, which counts within a process, by one for the whole recording.
+fn of_process(call: Call, process: u32) -> Call {
+    let whole = |object| splitmix_finalize(u64::from(process)) ^ object;
+    match call {
+        Call::FutexWait { object, timeout } => Call::FutexWait { object: whole(object), timeout },
+        Call::FutexWake { object, most } => Call::FutexWake { object: whole(object), most },
+        other => other,
     }
 }
 

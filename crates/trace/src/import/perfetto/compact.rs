@@ -49,8 +49,8 @@ fn wakings(
             Some(RawKind::Waking { task, target })
         };
         let Some(kind) = read() else { return false };
-        let flags = sched.waking_common_flags.0.get(at).copied().unwrap_or(0);
-        let interrupt = flags & IN_INTERRUPT != 0;
+        let flags = sched.waking_common_flags.0.get(at).copied();
+        let interrupt = flags.map(|flags| flags & IN_INTERRUPT != 0);
         reader.push(Raw { time, cpu, lane: WAKINGS, running: None, interrupt, kind }, lost);
     }
     true
@@ -74,7 +74,7 @@ fn switches(
             Some(RawKind::Switch { prev: None, state, next })
         };
         let Some(kind) = read() else { return false };
-        let raw = Raw { time, cpu, lane: SWITCHES, running: None, interrupt: false, kind };
+        let raw = Raw { time, cpu, lane: SWITCHES, running: None, interrupt: None, kind };
         reader.push(raw, lost);
     }
     true

@@ -22,7 +22,7 @@ impl Reader<'_, '_> {
             cpu,
             lane: 0,
             running: pid.filter(|pid| *pid <= i32::MAX.cast_unsigned()),
-            interrupt: common_flags.unwrap_or(0) & IN_INTERRUPT != 0,
+            interrupt: Some(common_flags.unwrap_or(0) & IN_INTERRUPT != 0),
             kind,
         };
         self.push(raw, lost);

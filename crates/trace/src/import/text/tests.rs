@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Lines in the forms of `perf script`, `trace-cmd report` and ftrace.
+
+use proptest::prelude::*;
+use scxlab_machine::{CpuId, TaskId};
+
+use super::*;
+use crate::call::Call;
+use crate::event::{Event, EventKind, PrevState};
+use crate::import::{Imported, import};
+use crate::names::Names;
+use crate::sink::Sink;
+
+/// Draws events as lines: time, CPU, what happened. A task is `name:tid`.
+#[derive(Default)]
+struct Lines(Vec<String>);
+
+impl Sink for Lines {
+    fn event(&mut self, event: &Event, names: &Names) {
+        let Event { time, cpu, kind } = *event;
+        let task = |task: TaskId| {
+            let name = names.task(task).unwrap();
+            format!("{}:{}", name.comm, name.pid)
+        };
+        let or_idle = |id: Option<TaskId>| id.map_or("idle".to_owned(), task);
+        let what = match kind {
+            EventKind::Switch { prev, next, prev_state } => {
+                format!("{} {prev_state:?} > {}", or_idle(prev), or_idle(next))
+            }
+            EventKind::Wakeup { task: woken, target, waker } => {
+                let waker = waker.map_or("interrupt".to_owned(), task);
+                format!("{waker} wakes {} on {target}", task(woken))
+            }
+            EventKind::Migrate { task: moved, from, to } => {
+                format!("{} {from} to {to}", task(moved))
+            }
+            EventKind::Fork { parent, child } => {
+                format!("{} forks {}", or_idle(parent), task(child))
+            }
+            EventKind::Exit { task: ended } => format!("{} ends", task(ended)),
+            EventKind::Call { task: caller, call } => format!("{} {call:?}", task(caller)),
+            other => format!("{other:?}"),
+        };
+        self.0.push(format!("{time} {cpu} {what}"));
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn read(text: &str) -> (Vec<String>, Imported) {
+    let mut lines = Lines::default();
+    let imported = import("a.txt", text.as_bytes(), &mut lines).unwrap();
+    (lines.0, imported)
+}
+
+#[test]
+fn perf_script_is_read() {
+    let (events, imported) = read(
+        "\
+         swapper     0 [001] 12.000000500:       sched:sched_waking: comm=my task pid=100 prio=120 target_cpu=001
+         swapper     0 [001] 12.000001000:       sched:sched_switch: prev_comm=swapper/1 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=my task next_pid=100 next_prio=120
+         my task   100 [001] 12.000002000: sched:sched_stat_runtime: comm=my task pid=100 runtime=500 [ns]
+         my task   100/100   [001] 12.000002500: sched:sched_process_fork: comm=my task pid=100 child_comm=my task child_pid=101
+         my task   100/100   [001] 12.000003000: sched:sched_wakeup_new: comm=my task pid=101 prio=110 target_cpu=000
+         my task   100 [001] 12.000003500: sched:sched_migrate_task: comm=my task pid=101 prio=110 orig_cpu=0 dest_cpu=1
+         my task   100 [001] 12.000004000:       sched:sched_switch: prev_comm=my task prev_pid=100 prev_prio=120 prev_state=S ==> next_comm=my task next_pid=101 next_prio=110
+             :-1    -1 [001] 12.000005000:       sched:sched_switch: prev_comm=my task prev_pid=101 prev_prio=110 prev_state=X ==> next_comm=swapper/1 next_pid=0 next_prio=120
+",
+    );
+    let expected = [
+        "0 1 interrupt wakes my task:100 on 1",
+        "500 1 idle Runnable > my task:100",
+        "2000 1 my task:100 forks my task:101",
+        "2500 1 my task:100 wakes my task:101 on 0",
+        "3000 1 my task:101 0 to 1",
+        "3500 1 my task:100 Sleeping > my task:101",
+        "4500 1 my task:101 ends",
+        "4500 1 my task:101 Exited > idle",
+    ];
+    assert_eq!(events, expected);
+    assert_eq!(
+        (imported.format, imported.start, imported.length),
+        (Format::PerfScript, 12_000_000_500, 4500)
+    );
+    assert_eq!(imported.unknown.count, 0);
+    assert_eq!(imported.damage(), Vec::<String>::new());
+    assert!(imported.missing().iter().any(|text| text.starts_with("no flags of interrupts")));
+}
+
+#[test]
+fn ftrace_is_read_with_its_flags() {
+    let (events, imported) = read(
+        "\
+# tracer: nop
+#
+# entries-in-buffer/entries-written: 5/5   #P:4
+#
+#                                _-----=> irqs-off/BH-disabled
+#           TASK-PID    TGID     CPU#  |||||  TIMESTAMP  FUNCTION
+#              | |        |        |   |||||     |         |
+          <idle>-0       (-------) [002] dNh4.   100.000100: sched_waking: comm=a-b pid=7 prio=120 target_cpu=002
+          <idle>-0       (-------) [002] d..2.   100.000200: sched_switch: prev_comm=swapper/2 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=a-b next_pid=7 next_prio=120
+             a-b-7       (      5) [002] .....   100.000300: tracing_mark_write: scxlab: count 3
+CPU:2 [LOST 12 EVENTS]
+             a-b-7       (      5) [002] d.s3.   100.000400: sched_waking: comm=c pid=9 prio=98 target_cpu=003
+             a-b-7       (      5) [002] ...1.   100.000450: sys_futex(uaddr: 7f0010, op: 189, val: 2, utime: 0, uaddr2: 0, val3: ffffffff)
+             a-b-7       (      5) [002] d..2.   100.000500: sched_switch: prev_comm=a-b prev_pid=7 prev_prio=120 prev_state=D ==> next_comm=c next_pid=9 next_prio=98
+",
+    );
+    let wait = events.iter().find(|event| event.contains("FutexWait")).unwrap().clone();
+    let expected = [
+        "0 2 interrupt wakes a-b:7 on 2",
+        "100000 2 idle Runnable > a-b:7",
+        "200000 2 a-b:7 Count { units: 3 }",
+        "300000 2 interrupt wakes c:9 on 3",
+        &wait,
+        "400000 2 a-b:7 Uninterruptible > c:9",
+    ];
+    assert_eq!(events, expected);
+    assert!(wait.starts_with("350000 2 a-b:7 FutexWait { object: "), "{wait}");
+    assert_eq!(imported.format, Format::Ftrace);
+    assert_eq!(imported.lost.get(&CpuId(2)), Some(&12));
+    assert_eq!(imported.without_process, 1, "only the task c");
+    assert_eq!(imported.blind_wakeups, 0);
+    assert_eq!(imported.unknown.count, 0);
+}
+
+#[test]
+fn trace_cmd_is_read_with_its_short_form() {
+    let (events, imported) = read(
+        "\
+CPU 1 is empty
+cpus=2
+       trace-cmd-123   [000]    10.000000100: sched_switch:         trace-cmd:123 [120] R ==> b:c d:9 [49]
+           b:c d-9     [000]    10.000000200: sched_wakeup:         trace-cmd:123 [120] success=1 CPU:000
+           b:c d-9     [000]    10.000000300: sched_wakeup_new:     e:10 [139] CPU:001
+           b:c d-9     [000]    10.000000400: print:                tracing_mark_write: hello
+",
+    );
+    let expected = [
+        "0 0 trace-cmd:123 Runnable > b:c d:9",
+        "100 0 b:c d:9 wakes trace-cmd:123 on 0",
+        "200 0 b:c d:9 wakes e:10 on 1",
+    ];
+    assert_eq!(events, expected);
+    assert_eq!((imported.format, imported.unknown.count), (Format::TraceCmd, 0));
+}
+
+/// A name with all that separates fields in it must not become another field.
+#[test]
+fn names_cannot_forge_fields() {
+    let (events, _) = read(
+        "\
+x pid=1 prio=2  50 [000] 1.000000001: sched:sched_waking: comm=x pid=1 prio=2 pid=60 prio=120 target_cpu=000
+x [001] 1.0: y  50 [000] 1.000000002: sched:sched_switch: prev_comm= ==> next_comm=q prev_pid=50 prev_prio=120 prev_state=S ==> next_comm=[x] 5 next_pid=60 next_prio=120
+",
+    );
+    let expected = [
+        "0 0 x pid=1 prio=2:50 wakes x pid=1 prio=2:60 on 0",
+        "1 0  ==> next_comm=q:50 Sleeping > [x] 5:60",
+    ];
+    assert_eq!(events, expected);
+}
+
+#[test]
+fn a_thread_id_is_reused() {
+    let (events, imported) = read(
+        "\
+a 1 [000] 1.000000001: sched:sched_switch: prev_comm=a prev_pid=1 prev_prio=120 prev_state=S ==> next_comm=b next_pid=2 next_prio=120
+b 2 [000] 1.000000002: sched:sched_process_exit: comm=b pid=2 prio=120
+b 2 [000] 1.000000003: sched:sched_switch: prev_comm=b prev_pid=2 prev_prio=120 prev_state=D ==> next_comm=a next_pid=1 next_prio=120
+a 1 [000] 1.000000004: sched:sched_switch: prev_comm=a prev_pid=1 prev_prio=120 prev_state=R ==> next_comm=b next_pid=2 next_prio=120
+b 2 [000] 1.000000005: sched:sched_switch: prev_comm=b prev_pid=2 prev_prio=120 prev_state=Z ==> next_comm=a next_pid=1 next_prio=120
+a 1 [000] 1.000000006: sched:sched_process_free: comm=b pid=2 prio=120
+a 1 [000] 1.000000007: task:task_newtask: pid=2 comm=a clone_flags=3d0f00 oom_score_adj=0
+a 1 [000] 1.000000007: sched:sched_process_fork: comm=a pid=1 child_comm=a child_pid=2
+a 1 [000] 1.000000008: task:task_newtask: pid=2 comm=a clone_flags=1200000 oom_score_adj=0
+",
+    );
+    let expected = [
+        "0 0 a:1 Sleeping > b:2",
+        "1 0 b:2 ends",
+        "2 0 b:2 Uninterruptible > a:1",
+        "3 0 a:1 Runnable > b:2",
+        "4 0 b:2 Exited > a:1",
+        "6 0 a:1 forks a:2",
+        "7 0 a:1 forks a:2",
+    ];
+    assert_eq!(events, expected);
+    assert_eq!(imported.tasks, 4);
+    assert_eq!(imported.tasks_faults.replaced, 1);
+}
+
+/// `sched_wakeup` follows `sched_waking` and tells the same wake-up.
+#[test]
+fn a_wakeup_counts_once() {
+    let (events, _) = read(
+        "\
+a 1 [000] 1.000000001: sched:sched_waking: comm=b pid=2 prio=120 target_cpu=000
+a 1 [000] 1.000000002: sched:sched_wakeup: comm=b pid=2 prio=120 target_cpu=001
+a 1 [000] 1.000000003: sched:sched_wakeup: comm=b pid=2 prio=120 target_cpu=001
+",
+    );
+    assert_eq!(events, ["0 0 a:1 wakes b:2 on 0", "2 0 a:1 wakes b:2 on 1"]);
+}
+
+#[test]
+fn an_execution_moves_the_thread_id() {
+    let (events, imported) = read(
+        "\
+a 5 [000] 1.000000001: sched:sched_waking: comm=b pid=2 prio=120 target_cpu=000
+a 4 [000] 1.000000002: sched:sched_process_exec: filename=/bin/c pid=4 old_pid=5
+c 4 [000] 1.000000003: sched:sched_waking: comm=b pid=2 prio=120 target_cpu=000
+",
+    );
+    assert_eq!(events, ["0 0 a:5 wakes b:2 on 0", "1 0 a:4 Exec", "2 0 a:4 wakes b:2 on 0"]);
+    assert_eq!(imported.tasks, 2);
+}
+
+#[test]
+fn calls_are_read_as_far_as_their_text_tells() {
+    let call = |name: &str, arguments: &str| match calls::read(name, arguments) {
+        events::Read::Kind(RawKind::Call(call) | RawKind::Private(call)) => Some(call),
+        _ => None,
+    };
+    let wake = Some(Call::FutexWake { object: 0x7f10, most: 1 });
+    assert_eq!(call("futex", "uaddr: 0x00007f10, op: 0x00000081, val: 0x00000001"), wake);
+    assert_eq!(call("futex", "uaddr: 7f10, op: 1, val: 1, utime: 7ff)"), wake);
+    assert_eq!(call("futex", "uaddr: 7f10, op: 0, val: 1, utime: 7ff)"), None);
+    let poll = |timeout| Some(Call::Poll { timeout });
+    assert_eq!(
+        call("epoll_wait", "epfd: 5, events: 7f, maxevents: 8, timeout: 0x0000000a"),
+        poll(Some(10_000_000))
+    );
+    assert_eq!(call("poll", "ufds: 0x7f, nfds: 0x1, timeout_msecs: 0xffffffff"), poll(None));
+    assert_eq!(call("select", "n: 5, inp: 1, outp: 0, exp: 0, tvp: 0"), poll(None));
+    assert_eq!(call("nanosleep", "rqtp: 0x7f, rmtp: 0x0"), None);
+    assert_eq!(call("read", "fd: 3, buf: 0x7f, count: 0x8"), None);
+}
+
+#[test]
+fn what_cannot_be_read_is_told_with_its_line() {
+    let long = "y".repeat(1 << 20);
+    let good = "a 1 [000] 1.000000001: sched:sched_waking: comm=b pid=2 prio=120 target_cpu=000\n";
+    let lines = [
+        "a 1 [000] 1.000000002: sched:sched_switch: prev_comm=a prev_pid=1 prev_prio=120 prev_state=? ==> next_comm=b next_pid=2 next_prio=120\n",
+        "a 1 [000] 1.000000002: sched:sched_switch: prev_comm=a prev_pid=1 prev_prio=120 prev_state=S ==> next_comm=b\n",
+        "a 1 [000] 123456: sched:sched_waking: comm=b pid=2 prio=120 target_cpu=000\n",
+        "a 1 [000] 1.000000002: sched:sched_waking: comm=b pid=2 prio=120 target_cpu=8192\n",
+        "a 1 [9000] 1.000000002: sched:sched_waking: comm=b pid=2 prio=120 target_cpu=0\n",
+        "a 1 [000] 1.000000002: irq:irq_handler_entry: irq=1 name=x\n",
+        "a 1 [000] 99999999999999999999.000000002: irq:irq_handler_entry: irq=1 name=x\n",
+        "nonsense\n",
+        &format!("{long}\n"),
+    ];
+    for (at, line) in lines.iter().enumerate() {
+        let (events, imported) = read(&format!("{good}{line}{good}"));
+        assert_eq!(events.len(), 2, "line {at}");
+        assert_eq!(imported.unknown.count, 1, "line {at}");
+        assert_eq!(imported.unknown.first.unwrap().0, 2, "line {at}");
+    }
+    let (events, imported) = read(&format!("{good}a 1 [000] 1.0000"));
+    assert_eq!((events.len(), imported.end), (1, End::Cut(2)));
+}
+
+#[test]
+fn states_are_those_of_the_kernel() {
+    let expected = [
+        ("R", PrevState::Runnable),
+        ("R+", PrevState::Runnable),
+        ("S", PrevState::Sleeping),
+        ("I", PrevState::Sleeping),
+        ("t", PrevState::Sleeping),
+        ("D", PrevState::Uninterruptible),
+        ("D|K", PrevState::Uninterruptible),
+        ("X", PrevState::Exited),
+        ("Z", PrevState::Exited),
+        ("1", PrevState::Sleeping),
+        ("256", PrevState::Runnable),
+        ("16", PrevState::Exited),
+    ];
+    for (text, state) in expected {
+        assert_eq!(fields::state(text), Some(state), "{text}");
+    }
+    assert_eq!(fields::state("?"), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever a line holds, the import ends, and each line has an event, a meaning or a place
+    /// among the unknown ones.
+    #[test]
+    fn any_text_is_survived(
+        lines in prop::collection::vec("[ -~]{0,40}|a 1 \\[0\\] 1\\.0: sched_[a-z_=: >0-9]{0,40}", 0..20),
+    ) {
+        let first = "a 1 [000] 1.0: sched:sched_waking: comm=b pid=2 prio=120 target_cpu=000";
+        let text = format!("{first}\n{}\n", lines.join("\n"));
+        let (events, imported) = read(&text);
+        prop_assert!(events.len() as u64 + imported.unknown.count <= 2 * lines.len() as u64 + 2);
+        prop_assert!(!events.is_empty());
+    }
+}
