@@ -8,6 +8,7 @@ use crate::event::{Event, EventKind};
 use crate::names::{Names, TaskAttributes, TaskName};
 
 mod damage;
+mod foreign;
 mod round_trip;
 
 /// An event with what a reader sees of it. The ids of its tasks are replaced by their thread ids.
