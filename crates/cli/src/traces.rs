@@ -52,7 +52,7 @@ impl<'a> Traces<'a> {
         if key.index == 0 {
             if let Some(path) = self.paths.get(key.scheduler) {
                 let out = self.files.create(path)?;
-                sinks.push(Box::new(PerfettoSink::new(out, &machine.name, nr_cpus)));
+                sinks.push(Box::new(PerfettoSink::new(out, machine)));
             }
             if let Some(Span { from, to }) = self.span {
                 let out = self.timelines[key.scheduler].clone();

@@ -13,11 +13,11 @@ use serde::Serialize;
 
 pub use table::{BASES, Constant, IdleState};
 pub(crate) use table::{Overrides, default_base, read_source};
+pub(crate) use units::ConstantValue;
 pub use units::{ByDistance, Ratio};
 
 use crate::id::Nanos;
 use crate::topology::LOCAL_DISTANCE;
-use units::ConstantValue;
 
 /// Declares the groups of constants, their typed fields and their names in TOML.
 macro_rules! cost_table {

@@ -8,6 +8,7 @@
 mod file;
 mod memory;
 mod presets;
+mod write;
 
 use serde::Serialize;
 use thiserror::Error;

@@ -22,6 +22,8 @@ pub(crate) mod wire;
 
 use std::io::{self, Write};
 
+use scxlab_machine::Machine;
+
 use crate::event::{Event, EventKind};
 use crate::names::Names;
 use crate::sink::Sink;
@@ -39,13 +41,15 @@ pub struct PerfettoSink<W> {
 }
 
 impl<W: Write + Send + 'static> PerfettoSink<W> {
-    /// Creates a sink that writes to `out`, which should be buffered. The UI shows `machine_name`.
-    pub fn new(out: W, machine_name: &str, nr_cpus: usize) -> Self {
+    /// Creates a sink that writes to `out`, which should be buffered. The file holds the machine,
+    /// and the UI shows its name.
+    pub fn new(out: W, machine: &Machine) -> Self {
+        let nr_cpus = machine.topology.nr_cpus();
         let mut packets = Packets::new(out);
-        packets.system_info(machine_name, nr_cpus);
+        packets.system_info(&machine.name, nr_cpus);
         PerfettoSink {
             packets,
-            ftrace: Ftrace::new(nr_cpus),
+            ftrace: Ftrace::new(machine),
             tracks: Tracks::new(nr_cpus),
             dsqs: DsqLengths::default(),
         }

@@ -21,8 +21,8 @@
 //!
 //! [topology]                               # ... or its parts, by CPU numbers
 //! cores = [{ cpus = "0,4", l1d_kib = 32, l2_kib = 1024 }]
-//! llcs = [{ cpus = "0-7", size_kib = 8192 }]
-//! nodes = [{ cpus = "0-7", memory_mib = 65536 }]
+//! llcs = [{ cpus = "0-7", size_kib = 8192 }]                  # each size may be given in bytes:
+//! nodes = [{ cpus = "0-7", memory_mib = 65536 }]              # l1d_bytes, size_bytes, memory_bytes
 //!
 //! [memory]                                 # optional, see `memory.rs`
 //! bandwidth = { value = [75000, 75000], unit = "MB/s", source = "..." }
@@ -175,7 +175,9 @@ fn read_parts(table: &mut Table<'_>) -> Result<Layout, MachineError> {
         };
         kib(&mut entry, "l1d_kib", &mut core.l1d_bytes)?;
         kib(&mut entry, "l2_kib", &mut core.l2_bytes)?;
-        entry.finish(&["cpus", "l1d_kib", "l2_kib"])?;
+        bytes(&mut entry, "l1d_bytes", &mut core.l1d_bytes)?;
+        bytes(&mut entry, "l2_bytes", &mut core.l2_bytes)?;
+        entry.finish(&["cpus", "l1d_kib", "l2_kib", "l1d_bytes", "l2_bytes"])?;
         layout.cores.push(core);
     }
     for item in table.require("llcs")?.array()? {
@@ -183,15 +185,17 @@ fn read_parts(table: &mut Table<'_>) -> Result<Layout, MachineError> {
         let cpus = cpu_list(entry.require("cpus")?)?;
         let mut size_bytes = defaults.llc_bytes;
         kib(&mut entry, "size_kib", &mut size_bytes)?;
-        entry.finish(&["cpus", "size_kib"])?;
+        bytes(&mut entry, "size_bytes", &mut size_bytes)?;
+        entry.finish(&["cpus", "size_kib", "size_bytes"])?;
         layout.llcs.push(LlcLayout { cpus, size_bytes });
     }
     for item in table.require("nodes")?.array()? {
         let mut entry = item.table()?;
         let cpus = cpu_list(entry.require("cpus")?)?;
         let memory = entry.take("memory_mib").map(|item| item.integer(MIB_MAX)).transpose()?;
-        entry.finish(&["cpus", "memory_mib"])?;
-        let memory_bytes = memory.map_or(defaults.node_memory_bytes, |mib| mib << 20);
+        let mut memory_bytes = memory.map_or(defaults.node_memory_bytes, |mib| mib << 20);
+        bytes(&mut entry, "memory_bytes", &mut memory_bytes)?;
+        entry.finish(&["cpus", "memory_mib", "memory_bytes"])?;
         layout.nodes.push(NodeLayout { cpus, memory_bytes, distances: Vec::new() });
     }
     Ok(layout)
@@ -228,6 +232,14 @@ fn read_costs(item: Item<'_>) -> Result<CostTable, MachineError> {
 fn kib(table: &mut Table<'_>, key: &str, bytes: &mut u64) -> Result<(), MachineError> {
     if let Some(item) = table.take(key) {
         *bytes = item.integer(KIB_MAX)? << 10;
+    }
+    Ok(())
+}
+
+/// Replaces `size` by the value of `key`, if the key is present.
+fn bytes(table: &mut Table<'_>, key: &str, size: &mut u64) -> Result<(), MachineError> {
+    if let Some(item) = table.take(key) {
+        *size = item.integer(KIB_MAX << 10)?;
     }
     Ok(())
 }

@@ -26,7 +26,7 @@ use crate::perfetto::wire::{Broken, Fields, Wire, varint};
 /// Greatest length of a packet that is read. Perfetto's own packets have at most a few MiB.
 const PACKET_MAX: u64 = 16 << 20;
 /// Greatest length of a message that is decoded as a whole, which bounds the memory for it.
-const MESSAGE_MAX: usize = 1 << 16;
+const MESSAGE_MAX: usize = 1 << 20;
 /// Values of `FtraceStats.phase`.
 const START_OF_TRACE: i32 = 1;
 

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use scxlab_machine::{CpuId, Nanos, TaskId};
+use scxlab_machine::{CpuId, Machine, Nanos, TaskId};
 
 use super::own;
 use super::packets::Packets;
@@ -34,6 +34,9 @@ const CLONE_THREAD: u64 = 1 << 16;
 const DEFAULT_PRIO: i32 = 120;
 
 pub(super) struct Ftrace {
+    /// Text of the machine, until it is written with the first event. Its time must be one of the
+    /// run, because the UI shows everything from the first event on.
+    machine: Option<String>,
     bundles: Vec<Vec<FtraceEvent>>,
     pending: usize,
     /// `Names::task_version` of the name with which the file last described a task; 0 if the file
@@ -57,9 +60,11 @@ struct TaskRef {
 }
 
 impl Ftrace {
-    pub fn new(nr_cpus: usize) -> Self {
+    pub fn new(machine: &Machine) -> Self {
+        let nr_cpus = machine.topology.nr_cpus();
         let bundles = (0..nr_cpus).map(|_| Vec::new()).collect();
         Ftrace {
+            machine: Some(machine.to_toml()),
             bundles,
             pending: 0,
             described: Vec::new(),
@@ -72,6 +77,7 @@ impl Ftrace {
 
     pub fn event<W: Write>(&mut self, packets: &mut Packets<W>, event: &Event, names: &Names) {
         let Event { time, cpu, kind } = *event;
+        self.write_machine(packets, time);
         match kind {
             EventKind::Switch { prev, next, prev_state } => {
                 self.switch(packets, event, names, (prev, next), prev_state);
@@ -156,6 +162,13 @@ impl Ftrace {
         }
     }
 
+    fn write_machine<W: Write>(&mut self, packets: &mut Packets<W>, time: Nanos) {
+        if let Some(machine) = self.machine.take() {
+            let event = schema::Ftrace::Generic(own::machine(&machine));
+            self.push(packets, time, CpuId(0), 0, event);
+        }
+    }
+
     /// Writes the attributes of a task, after those of its cgroup and the cgroup's ancestors if the
     /// file does not have them.
     fn attributes<W: Write>(
@@ -201,6 +214,7 @@ impl Ftrace {
     /// start and for the end of the trace. Readers take the growth of a CPU's counter as the number
     /// of its missing events.
     pub fn finish<W: Write>(&mut self, packets: &mut Packets<W>) {
+        self.write_machine(packets, 0);
         self.flush(packets);
         if self.lost.is_empty() {
             return;

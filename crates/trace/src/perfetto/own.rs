@@ -10,6 +10,7 @@
 //! scxlab_cgroup   limits of a cgroup: `path`, `weight`, ...
 //! scxlab_start    a task that exists when the trace starts: `tid`
 //! scxlab_lost     events of this CPU are missing: `events`
+//! scxlab_machine  the machine of the events: `toml`, the text of a machine file
 //! ```
 
 pub mod read;
@@ -23,6 +24,7 @@ pub const TASK: &str = "scxlab_task";
 pub const CGROUP: &str = "scxlab_cgroup";
 pub const START: &str = "scxlab_start";
 pub const LOST: &str = "scxlab_lost";
+pub const MACHINE: &str = "scxlab_machine";
 
 /// The fields of an event that is being written.
 struct Fields(Vec<GenericField>);
@@ -131,6 +133,11 @@ pub fn start(tid: u32) -> Generic {
 /// Returns the event of missing events.
 pub fn lost(events: u64) -> Generic {
     Fields(Vec::new()).number("events", events).of(LOST)
+}
+
+/// Returns the event of the machine.
+pub fn machine(toml: &str) -> Generic {
+    Fields(Vec::new()).text("toml", toml).of(MACHINE)
 }
 
 const CHANNELS: [(ChannelKind, &str); 4] = [

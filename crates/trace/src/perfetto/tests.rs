@@ -25,10 +25,12 @@ use crate::event::PrevState;
 use crate::names::TaskName;
 use crate::tracer::Tracer;
 
-const NR_CPUS: usize = 4;
+fn machine(spec: &str) -> Machine {
+    Machine::from_spec(spec).unwrap()
+}
 
 fn tracer() -> Tracer {
-    Tracer::with_sink(PerfettoSink::new(Vec::new(), "2n1c2t", NR_CPUS))
+    Tracer::with_sink(PerfettoSink::new(Vec::new(), &machine("2n1c2t")))
 }
 
 fn bytes(mut tracer: Tracer) -> Vec<u8> {
@@ -52,12 +54,17 @@ fn switch(prev: Option<u32>, next: Option<u32>, prev_state: PrevState) -> EventK
     EventKind::Switch { prev: prev.map(TaskId), next: next.map(TaskId), prev_state }
 }
 
-/// Returns kernel events with the CPU of their bundle, in order of time.
+/// Returns kernel events with the CPU of their bundle, in order of time, without the machine.
 fn ftrace(trace: &Trace) -> Vec<(u32, FtraceEvent)> {
     let bundles = trace.packet.iter().map(|packet| packet.ftrace_events());
     let mut events: Vec<_> = bundles
         .flat_map(|bundle| bundle.event.iter().map(|event| (bundle.cpu.unwrap(), event.clone())))
         .collect();
+    let is_machine = |event: &FtraceEvent| match &event.event {
+        Some(Raw::Generic(generic)) => generic.event_name() == "scxlab_machine",
+        _ => false,
+    };
+    events.retain(|(_, event)| !is_machine(event));
     events.sort_by_key(|(_, event)| event.timestamp);
     events
 }
@@ -347,7 +354,7 @@ fn queue_lengths_follow_moves_and_repeats() {
 /// Kernel events are written long before the end of the trace, so that few are held in memory.
 #[test]
 fn memory_is_bounded() {
-    let mut sink = PerfettoSink::new(Vec::new(), "big", 8192);
+    let mut sink = PerfettoSink::new(Vec::new(), &machine("64n64c2t"));
     let names = Names::default();
     for i in 0..200_000u32 {
         let kind = switch(Some(i % 50), Some(i % 49), PrevState::Sleeping);
@@ -375,7 +382,7 @@ impl Write for Full {
 
 #[test]
 fn the_first_error_is_told_at_the_end() {
-    let mut tracer = Tracer::with_sink(PerfettoSink::new(Full(200), "m", NR_CPUS));
+    let mut tracer = Tracer::with_sink(PerfettoSink::new(Full(200), &machine("4c")));
     let online = EventKind::CpuOnline { online: true };
     (0..1000).for_each(|time| emit(&mut tracer, time, 0, online));
     assert_eq!(tracer.finish().unwrap_err().to_string(), "disk full");

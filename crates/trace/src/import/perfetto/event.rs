@@ -12,6 +12,10 @@ impl Reader<'_, '_> {
     /// Passes an event on, or counts it as unknown.
     pub fn event(&mut self, cpu: u32, lost: &mut bool, bytes: Wire<'_>) -> Result<(), Broken> {
         let FtraceEvent { timestamp, pid, common_flags, event } = whole(bytes)?;
+        if let Some(machine) = machine(&event) {
+            self.driver.imported().machine = Some(machine.to_owned());
+            return Ok(());
+        }
         let kind = self.kind(event);
         let (Some(kind), Some(time)) = (kind, timestamp) else {
             self.driver.unknown(self.place, || describe(bytes));
@@ -93,6 +97,16 @@ impl Reader<'_, '_> {
     fn who(&mut self, pid: Option<i32>, comm: Option<String>, prio: Option<i32>) -> Option<Who> {
         let comm = comm.map(|comm| self.comms.get(&comm));
         Some(Who { tid: tid_of(pid)?, comm, prio })
+    }
+}
+
+/// Returns the text of the machine, which counts as no event because it belongs to all of them.
+fn machine(event: &Ftrace) -> Option<&str> {
+    match event {
+        Ftrace::Generic(generic) if generic.event_name.as_deref() == Some(own::MACHINE) => {
+            own_read::read_machine(generic)
+        }
+        _ => None,
     }
 }
 

@@ -2,7 +2,7 @@
 //! Damaged files: whatever the bytes, an import ends, and says what it could not read.
 
 use proptest::prelude::*;
-use scxlab_machine::CpuId;
+use scxlab_machine::{CpuId, Machine};
 
 use super::*;
 use crate::event::PrevState;
@@ -11,7 +11,8 @@ use crate::tracer::Tracer;
 
 /// Returns a file in which the tasks 10 and 11 take turns on two CPUs.
 fn file() -> Vec<u8> {
-    let mut tracer = Tracer::with_sink(PerfettoSink::new(Vec::new(), "m", 2));
+    let mut tracer =
+        Tracer::with_sink(PerfettoSink::new(Vec::new(), &Machine::from_spec("2c").unwrap()));
     for (task, pid) in [(0, 10), (1, 11)] {
         let name = TaskName { pid, tgid: 10, comm: format!("t{pid}"), prio: 120 };
         tracer.names.set_task(TaskId(task), name);

@@ -2,7 +2,7 @@
 //! A run's Perfetto file gives back the run's events, in order and with their names.
 
 use proptest::prelude::*;
-use scxlab_machine::{CpuId, Nanos};
+use scxlab_machine::{CpuId, Machine, Nanos};
 
 use super::*;
 use crate::call::Call;
@@ -25,6 +25,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((0u8..12, 0u32..64, 0u32..64, delta), 0..300)
 }
 
+fn machine() -> Machine {
+    Machine::from_spec("2n2c1t").unwrap()
+}
+
 /// A run of random events that fit together.
 struct Run {
     tracer: Tracer,
@@ -37,7 +41,7 @@ struct Run {
 
 impl Run {
     fn new() -> Run {
-        let file = PerfettoSink::new(Vec::new(), "m", NR_CPUS as usize);
+        let file = PerfettoSink::new(Vec::new(), &machine());
         let tracer = Tracer::with_sink(Tee(vec![Box::new(file), Box::new(Reader::default())]));
         let (alive, running) = Default::default();
         Run { tracer, time: 1000, alive, running, next_pid: 100 }
@@ -202,6 +206,8 @@ proptest! {
         prop_assert_eq!(facts.events.all(), expected.len() as u64);
         prop_assert_eq!(facts.unknown.count, 0);
         prop_assert_eq!(facts.end, End::Whole);
+        let text = facts.machine.unwrap();
+        prop_assert_eq!(Machine::from_toml("trace", &text).unwrap(), machine());
         prop_assert_eq!(facts.order, Default::default());
     }
 }

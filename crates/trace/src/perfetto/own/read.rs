@@ -90,6 +90,11 @@ pub fn read_lost(event: &Generic) -> Option<u64> {
     number(event, "events")
 }
 
+/// Returns the text of an event `scxlab_machine`; None if it is of no known form.
+pub fn read_machine(event: &Generic) -> Option<&str> {
+    text(event, "toml")
+}
+
 fn field<'a>(event: &'a Generic, name: &str) -> Option<&'a GenericField> {
     event.field.iter().find(|field| field.name.as_deref() == Some(name))
 }
