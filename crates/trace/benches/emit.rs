@@ -7,7 +7,7 @@
 use std::io;
 use std::time::Instant;
 
-use scxlab_machine::{CpuId, TaskId};
+use scxlab_machine::{CpuId, Machine, TaskId};
 use scxlab_trace::{Event, EventKind, PerfettoSink, PrevState, Tracer};
 
 const EVENTS: u64 = 2_000_000;
@@ -18,7 +18,8 @@ fn main() {
         (0..ROUNDS).map(|_| ns_per_event(make())).fold(f64::INFINITY, f64::min)
     };
     println!("hash only  {:6.1} ns per event", best(&Tracer::default));
-    let perfetto = || Tracer::with_sink(PerfettoSink::new(io::sink(), "bench", 8));
+    let machine = Machine::from_spec("8c").expect("a spec");
+    let perfetto = || Tracer::with_sink(PerfettoSink::new(io::sink(), &machine));
     println!("perfetto   {:6.1} ns per event", best(&perfetto));
 }
 

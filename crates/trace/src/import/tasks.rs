@@ -58,7 +58,7 @@ struct Task {
     prio: Option<i32>,
     tgid: Option<u32>,
     tid: u32,
-    /// The kinds of events that told the task's fork, as a set of bits; 0 once another event was
+    /// The kinds of events that told the task's begin, as a set of bits; 0 once another event was
     /// about the task.
     fresh: u8,
     exited: bool,
@@ -69,6 +69,8 @@ struct Task {
 /// Bits of `Task::fresh`.
 const BY_NEW_TASK: u8 = 1;
 const BY_FORK: u8 = 2;
+/// Not a fork: only the task's attributes have been told, which may come before its fork.
+const BY_ATTRIBUTES: u8 = 4;
 
 #[derive(Clone, Debug, Default)]
 struct Fact {
@@ -141,8 +143,9 @@ impl Tasks {
                 self.fork(at, parent, &child, (BY_FORK, None), emit);
             }
             RawKind::Start { tid } => {
-                let child = self.replace(tid);
-                emit(at.event(EventKind::Fork { parent: None, child }), &self.names);
+                if let Some(child) = self.of_tid(tid) {
+                    emit(at.event(EventKind::Fork { parent: None, child }), &self.names);
+                }
             }
             RawKind::Exit { task } => {
                 if let Some(task) = self.task(&task) {
@@ -176,7 +179,9 @@ impl Tasks {
             },
             RawKind::Attributes(attributes) => {
                 let (tid, attributes) = *attributes;
-                if let Some(task) = self.of_tid(tid) {
+                if tid != 0 {
+                    let known = self.by_tid.get(&tid).copied();
+                    let task = known.unwrap_or_else(|| self.create(tid, BY_ATTRIBUTES));
                     self.names.set_attributes(task, attributes);
                     emit(at.event(EventKind::Attributes { task }), &self.names);
                 }
@@ -259,10 +264,12 @@ impl Tasks {
         if who.tid == 0 {
             return;
         }
-        // A file may tell a fork twice, by `task_newtask` and `sched_process_fork`.
+        // A file may tell a fork twice, by `task_newtask` and `sched_process_fork`, and attributes
+        // before it.
         let known = self.by_tid.get(&who.tid).copied();
         let fresh = |task: &TaskId| self.tasks[task.idx()].fresh;
         let again = known.filter(|task| fresh(task) != 0 && fresh(task) & by == 0);
+        let told = again.is_some_and(|task| fresh(&task) & (BY_NEW_TASK | BY_FORK) != 0);
         let child = again.unwrap_or_else(|| self.replace(who.tid));
         let of_parent = parent.map(|parent| &self.tasks[parent.idx()]);
         let tgid = match thread {
@@ -277,7 +284,7 @@ impl Tasks {
         self.update(child, who);
         self.name(child);
         self.tasks[child.idx()].fresh |= by;
-        if again.is_none() {
+        if !told {
             emit(at.event(EventKind::Fork { parent, child }), &self.names);
         }
     }
@@ -314,7 +321,7 @@ impl Tasks {
         if tid == 0 {
             return None;
         }
-        let task = self.by_tid.get(&tid).copied().unwrap_or_else(|| self.create(tid));
+        let task = self.by_tid.get(&tid).copied().unwrap_or_else(|| self.create(tid, 0));
         self.tasks[task.idx()].fresh = 0;
         Some(task)
     }
@@ -333,21 +340,13 @@ impl Tasks {
         if let Some(old) = self.by_tid.remove(&tid) {
             self.faults.replaced += u64::from(!self.tasks[old.idx()].exited);
         }
-        self.create(tid)
+        self.create(tid, 0)
     }
 
-    fn create(&mut self, tid: u32) -> TaskId {
+    fn create(&mut self, tid: u32, fresh: u8) -> TaskId {
         let Fact { tgid, comm } = self.facts.remove(&tid).unwrap_or_default();
         let task = TaskId(self.tasks.len() as u32);
-        self.tasks.push(Task {
-            comm,
-            prio: None,
-            tgid,
-            tid,
-            fresh: 0,
-            exited: false,
-            waking: false,
-        });
+        self.tasks.push(Task { comm, prio: None, tgid, tid, fresh, exited: false, waking: false });
         self.by_tid.insert(tid, task);
         self.name(task);
         task

@@ -123,6 +123,9 @@ impl Run {
         self.tracer.names.set_task(child, TaskName { pid, tgid, comm, prio });
         self.next_pid += 1;
         self.alive[slot as usize] = true;
+        if number.is_multiple_of(3) {
+            self.set_attributes_of(cpu, child, number);
+        }
         self.emit(cpu, EventKind::Fork { parent, child });
     }
 
@@ -144,7 +147,12 @@ impl Run {
     }
 
     fn set_attributes(&mut self, cpu: u32, number: u32) {
-        let Some(task) = self.pick(number) else { return };
+        if let Some(task) = self.pick(number) {
+            self.set_attributes_of(cpu, task, number);
+        }
+    }
+
+    fn set_attributes_of(&mut self, cpu: u32, task: TaskId, number: u32) {
         let path = format!("/g{}", number % 3);
         let weight = 1 + number;
         let limits =
@@ -208,6 +216,7 @@ proptest! {
         prop_assert_eq!(facts.end, End::Whole);
         let text = facts.machine.unwrap();
         prop_assert_eq!(Machine::from_toml("trace", &text).unwrap(), machine());
+        prop_assert_eq!(facts.tasks_faults.replaced, 0);
         prop_assert_eq!(facts.order, Default::default());
     }
 }
