@@ -38,7 +38,7 @@ impl Lines {
     }
 
     /// Moves the events to time 0, in order of time.
-    fn from_zero(mut self) -> Self {
+    fn moved_to_zero(mut self) -> Self {
         self.0.sort_by_key(|(event, _)| event.time);
         let start = self.0.first().map_or(0, |(event, _)| event.time);
         for (event, _) in &mut self.0 {
@@ -133,7 +133,7 @@ fn a_run_comes_back() {
         let (file, run) = run(&machine, workload, 1);
         let mut lines = Lines::default();
         let imported = import("run", file.as_slice(), &mut lines).unwrap();
-        let expected = run.from_zero();
+        let expected = run.moved_to_zero();
         assert_eq!(lines.0.len(), expected.0.len(), "{workload}");
         assert!(lines.0.is_sorted_by_key(|(event, _)| event.time), "{workload}");
         assert_eq!(lines.by(|event| vec![event.cpu.0]), expected.by(|event| vec![event.cpu.0]));

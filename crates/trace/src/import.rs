@@ -12,7 +12,7 @@
 //!     tasks.rs            tasks instead of thread ids, names                 -> Sink
 //! ```
 //!
-//! Memory: the merge holds at most about 100 MB of events; beyond it, only tasks, CPUs and cgroups
+//! Memory: the merge holds at most about 220 MB of events; beyond it, only tasks, CPUs and cgroups
 //! take memory.
 
 mod driver;
@@ -94,6 +94,9 @@ pub fn import(file: &str, input: impl Read, sink: &mut dyn Sink) -> Result<Impor
         Format::PerfScript | Format::TraceCmd | Format::Ftrace => {
             text::read(&mut input, &mut driver).map_err(failed)?;
         }
+    }
+    if input.is_broken() {
+        driver.ends(End::Compressed);
     }
     driver.finish().map_err(failed)
 }

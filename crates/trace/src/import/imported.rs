@@ -67,6 +67,8 @@ pub enum End {
     Whole,
     /// The file ends within the packet or line at this place.
     Cut(u64),
+    /// The compressed data end too soon or are damaged.
+    Compressed,
     /// The file is not readable from this byte on.
     Damaged(u64),
 }
@@ -289,6 +291,9 @@ impl Imported {
         match self.end {
             End::Whole => {}
             End::Cut(place) => say(1, format!("the file is cut off at {unit} {place}")),
+            End::Compressed => {
+                say(1, "the compressed data are damaged or cut off, and end the file".to_owned());
+            }
             End::Damaged(place) => {
                 say(1, format!("the file cannot be read from {unit} {place} on"))
             }

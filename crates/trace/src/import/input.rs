@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The bytes of a file, and the recognition of its format by the first of them.
+//! The bytes of a file, decompressed, and the recognition of its format by the first of them.
 
+use std::cell::Cell;
 use std::io::{self, BufReader, Cursor, Read};
+use std::rc::Rc;
+
+use flate2::read::MultiGzDecoder;
 
 use super::imported::Format;
 use super::text;
@@ -11,9 +15,11 @@ const HEAD: u64 = 1 << 16;
 /// Size of the buffer of reads.
 const BUFFER: usize = 1 << 16;
 
-pub struct Input<R> {
+/// The bytes of a file, decompressed.
+pub struct Input<'a> {
     head: Vec<u8>,
-    pub bytes: BufReader<io::Chain<Cursor<Vec<u8>>, R>>,
+    pub bytes: BufReader<Box<dyn Read + 'a>>,
+    broken: Rc<Cell<bool>>,
 }
 
 /// The kind of a file.
@@ -37,19 +43,29 @@ const OTHERS: &[(&[u8], &str, &str)] = &[
         "the binary file of trace-cmd",
         "give the text: trace-cmd report -t -i FILE",
     ),
-    (b"\x1f\x8b", "compressed", "decompress it: gunzip FILE"),
     (b"\x28\xb5\x2f\xfd", "compressed", "decompress it: unzstd FILE"),
     (b"\xfd7zXZ\x00", "compressed", "decompress it: unxz FILE"),
     (b"PK\x03\x04", "a zip archive", "unpack it: unzip FILE"),
     (b"{\"traceEvents\"", "a trace in Chrome's JSON format", "record a Perfetto trace instead"),
 ];
 
-impl<R: Read> Input<R> {
-    pub fn open(mut input: R) -> io::Result<Input<R>> {
-        let mut head = Vec::new();
-        input.by_ref().take(HEAD).read_to_end(&mut head)?;
-        let bytes = BufReader::with_capacity(BUFFER, Cursor::new(head.clone()).chain(input));
-        Ok(Input { head, bytes })
+impl<'a> Input<'a> {
+    pub fn open(input: impl Read + 'a) -> io::Result<Input<'a>> {
+        let broken = Rc::new(Cell::new(false));
+        let (head, whole) = peek(input)?;
+        let (head, whole): (_, Box<dyn Read + 'a>) = if head.starts_with(GZIP) {
+            let bytes = MultiGzDecoder::new(whole);
+            let (head, whole) = peek(UntilBroken { bytes, broken: broken.clone() })?;
+            (head, Box::new(whole))
+        } else {
+            (head, Box::new(whole))
+        };
+        Ok(Input { head, broken, bytes: BufReader::with_capacity(BUFFER, whole) })
+    }
+
+    /// Whether the compressed data have ended before their end.
+    pub fn is_broken(&self) -> bool {
+        self.broken.get()
     }
 
     pub fn kind(&self) -> Kind {
@@ -63,6 +79,36 @@ impl<R: Read> Input<R> {
             None => Kind::Unknown,
         }
     }
+}
+
+/// First bytes of a file that gzip compressed.
+const GZIP: &[u8] = b"\x1f\x8b";
+
+/// Decompressed bytes, which end where the compressed data are broken or cut off.
+struct UntilBroken<R> {
+    bytes: R,
+    broken: Rc<Cell<bool>>,
+}
+
+impl<R: Read> Read for UntilBroken<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+        match self.bytes.read(to) {
+            Err(error) if matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof) => {
+                self.broken.set(true);
+                Ok(0)
+            }
+            other => other,
+        }
+    }
+}
+
+/// Returns the first bytes, and all bytes.
+fn peek(mut input: impl Read) -> io::Result<(Vec<u8>, impl Read)> {
+    let mut head = Vec::new();
+    input.by_ref().take(HEAD).read_to_end(&mut head)?;
+    let whole = Cursor::new(head.clone()).chain(input);
+    Ok((head, whole))
 }
 
 /// First byte of a Perfetto trace: the tag of a packet.

@@ -9,7 +9,9 @@ mod compact;
 mod event;
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead, BufReader, Read};
+
+use flate2::read::ZlibDecoder;
 
 use scxlab_machine::CpuId;
 
@@ -30,9 +32,15 @@ const MESSAGE_MAX: usize = 1 << 20;
 /// Values of `FtraceStats.phase`.
 const START_OF_TRACE: i32 = 1;
 
-pub fn read<R: Read>(input: &mut Input<R>, driver: &mut Driver<'_>) -> io::Result<()> {
+pub fn read(input: &mut Input<'_>, driver: &mut Driver<'_>) -> io::Result<()> {
     driver.clock(Clock::Boot);
-    let mut reader = Reader { driver, place: 0, comms: Comms::default(), stats: Stats::default() };
+    let mut reader = Reader {
+        driver,
+        place: 0,
+        inflating: false,
+        comms: Comms::default(),
+        stats: Stats::default(),
+    };
     let end = reader.packets(&mut input.bytes)?;
     let Reader { stats, .. } = reader;
     stats.tell(driver);
@@ -44,6 +52,8 @@ struct Reader<'a, 'b> {
     driver: &'a mut Driver<'b>,
     /// Offset of the packet in the file.
     place: u64,
+    /// Whether the packets come from a compressed packet.
+    inflating: bool,
     comms: Comms,
     stats: Stats,
 }
@@ -72,7 +82,9 @@ impl Reader<'_, '_> {
         let mut packet = Vec::new();
         let mut offset = 0;
         loop {
-            self.place = offset;
+            if !self.inflating {
+                self.place = offset;
+            }
             let (tag, tag_length) = match read_varint(input)? {
                 Number::Whole(tag, length) => (tag, length),
                 Number::Nothing => return Ok(End::Whole),
@@ -98,9 +110,9 @@ impl Reader<'_, '_> {
                 return Ok(End::Cut(offset));
             }
             if length > PACKET_MAX {
-                self.driver.unknown(offset, || format!("a packet of {length} bytes"));
+                self.driver.unknown(self.place, || format!("a packet of {length} bytes"));
             } else if self.packet(&packet).is_err() {
-                self.driver.unknown(offset, || "a broken packet".to_owned());
+                self.driver.unknown(self.place, || "a broken packet".to_owned());
             }
             offset = offset.saturating_add(tag_length + length_length).saturating_add(length);
         }
@@ -116,10 +128,27 @@ impl Reader<'_, '_> {
                     let info: SystemInfo = whole(info)?;
                     self.driver.imported().nr_cpus = info.num_cpus;
                 }
+                (TracePacket::compressed_packets, Wire::Bytes(packets)) => {
+                    self.compressed(packets)?;
+                }
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// Reads the packets in a packet. Their place is that of the whole.
+    fn compressed(&mut self, packets: &[u8]) -> Result<(), Broken> {
+        if std::mem::replace(&mut self.inflating, true) {
+            return Err(Broken);
+        }
+        let place = self.place;
+        let end = self.packets(&mut BufReader::new(ZlibDecoder::new(packets)));
+        (self.place, self.inflating) = (place, false);
+        match end {
+            Ok(End::Whole) => Ok(()),
+            _ => Err(Broken),
+        }
     }
 
     fn bundle(&mut self, bundle: &[u8]) -> Result<(), Broken> {

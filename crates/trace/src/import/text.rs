@@ -48,7 +48,7 @@ pub fn recognise(first: &[u8]) -> Option<Format> {
     forms.flatten().next()
 }
 
-pub fn read<R: io::Read>(input: &mut Input<R>, driver: &mut Driver<'_>) -> io::Result<()> {
+pub fn read(input: &mut Input<'_>, driver: &mut Driver<'_>) -> io::Result<()> {
     let mut lines = Lines { driver, number: 0, comms: Comms::default(), told: BTreeSet::new() };
     let mut line = Vec::new();
     loop {

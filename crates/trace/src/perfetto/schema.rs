@@ -142,6 +142,25 @@ impl Value for String {
     }
 }
 
+/// Bytes that are no text.
+#[derive(Default)]
+pub struct Bytes(pub Vec<u8>);
+
+impl Value for Bytes {
+    const WIRE: u32 = 2;
+
+    fn write(&self, to: &mut Vec<u8>) {
+        Writer::new(to).write_bytes(&self.0).expect(GROWS);
+    }
+
+    fn read(from: Wire<'_>) -> Option<Self> {
+        match from {
+            Wire::Bytes(bytes) => Some(Bytes(bytes.to_vec())),
+            _ => None,
+        }
+    }
+}
+
 /// Inserts, at `start`, the length of the bytes from `start` to the end. Moving these bytes by a
 /// byte or two is cheaper than computing all lengths first, because each message would compute the
 /// lengths of its inner messages again.
@@ -246,6 +265,8 @@ messages! {
         sequence_flags: Option<u32> = 13,
         ftrace_stats: Option<FtraceStats> = 34,
         system_info: Option<SystemInfo> = 45,
+        /// Packets, as in a file, compressed by zlib.
+        compressed_packets: Option<Bytes> = 50,
         track_descriptor: Option<TrackDescriptor> = 60,
     }
 

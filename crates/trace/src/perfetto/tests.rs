@@ -160,6 +160,7 @@ fn compare(ours: &str, theirs: &MessageDescriptor) {
             Written::TYPE_INT64 => "i64",
             Written::TYPE_STRING => "String",
             Written::TYPE_BOOL => "bool",
+            Written::TYPE_BYTES => "Bytes",
             Written::TYPE_MESSAGE => {
                 compare(inner, &message(&field));
                 continue;

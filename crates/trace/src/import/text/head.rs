@@ -147,9 +147,12 @@ pub fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
 /// clock knows.
 fn nanos(text: &str) -> Option<Nanos> {
     let (seconds, fraction) = text.split_once('.')?;
-    let digits = &fraction[..fraction.len().min(9)];
-    let scale = 10u64.pow(9 - digits.len() as u32);
-    number::<u64>(fraction.get(digits.len()..).filter(|rest| !rest.is_empty()).unwrap_or("0"))?;
-    let nanos = number::<u64>(digits)?.checked_mul(scale)?;
+    let digits = fraction.get(..9).unwrap_or(fraction);
+    let behind = &fraction[digits.len()..];
+    if !behind.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let nanos =
+        number::<u64>(digits)?.checked_mul(10u64.pow(9u32.saturating_sub(digits.len() as u32)))?;
     number::<u64>(seconds)?.checked_mul(1_000_000_000)?.checked_add(nanos)
 }

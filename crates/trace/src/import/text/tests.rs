@@ -57,18 +57,7 @@ fn read(text: &str) -> (Vec<String>, Imported) {
 
 #[test]
 fn perf_script_is_read() {
-    let (events, imported) = read(
-        "\
-         swapper     0 [001] 12.000000500:       sched:sched_waking: comm=my task pid=100 prio=120 target_cpu=001
-         swapper     0 [001] 12.000001000:       sched:sched_switch: prev_comm=swapper/1 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=my task next_pid=100 next_prio=120
-         my task   100 [001] 12.000002000: sched:sched_stat_runtime: comm=my task pid=100 runtime=500 [ns]
-         my task   100/100   [001] 12.000002500: sched:sched_process_fork: comm=my task pid=100 child_comm=my task child_pid=101
-         my task   100/100   [001] 12.000003000: sched:sched_wakeup_new: comm=my task pid=101 prio=110 target_cpu=000
-         my task   100 [001] 12.000003500: sched:sched_migrate_task: comm=my task pid=101 prio=110 orig_cpu=0 dest_cpu=1
-         my task   100 [001] 12.000004000:       sched:sched_switch: prev_comm=my task prev_pid=100 prev_prio=120 prev_state=S ==> next_comm=my task next_pid=101 next_prio=110
-             :-1    -1 [001] 12.000005000:       sched:sched_switch: prev_comm=my task prev_pid=101 prev_prio=110 prev_state=X ==> next_comm=swapper/1 next_pid=0 next_prio=120
-",
-    );
+    let (events, imported) = read(include_str!("../../../testdata/perf-script.txt"));
     let expected = [
         "0 1 interrupt wakes my task:100 on 1",
         "500 1 idle Runnable > my task:100",
@@ -91,24 +80,7 @@ fn perf_script_is_read() {
 
 #[test]
 fn ftrace_is_read_with_its_flags() {
-    let (events, imported) = read(
-        "\
-# tracer: nop
-#
-# entries-in-buffer/entries-written: 5/5   #P:4
-#
-#                                _-----=> irqs-off/BH-disabled
-#           TASK-PID    TGID     CPU#  |||||  TIMESTAMP  FUNCTION
-#              | |        |        |   |||||     |         |
-          <idle>-0       (-------) [002] dNh4.   100.000100: sched_waking: comm=a-b pid=7 prio=120 target_cpu=002
-          <idle>-0       (-------) [002] d..2.   100.000200: sched_switch: prev_comm=swapper/2 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=a-b next_pid=7 next_prio=120
-             a-b-7       (      5) [002] .....   100.000300: tracing_mark_write: scxlab: count 3
-CPU:2 [LOST 12 EVENTS]
-             a-b-7       (      5) [002] d.s3.   100.000400: sched_waking: comm=c pid=9 prio=98 target_cpu=003
-             a-b-7       (      5) [002] ...1.   100.000450: sys_futex(uaddr: 7f0010, op: 189, val: 2, utime: 0, uaddr2: 0, val3: ffffffff)
-             a-b-7       (      5) [002] d..2.   100.000500: sched_switch: prev_comm=a-b prev_pid=7 prev_prio=120 prev_state=D ==> next_comm=c next_pid=9 next_prio=98
-",
-    );
+    let (events, imported) = read(include_str!("../../../testdata/ftrace.txt"));
     let wait = events.iter().find(|event| event.contains("FutexWait")).unwrap().clone();
     let expected = [
         "0 2 interrupt wakes a-b:7 on 2",
@@ -129,16 +101,7 @@ CPU:2 [LOST 12 EVENTS]
 
 #[test]
 fn trace_cmd_is_read_with_its_short_form() {
-    let (events, imported) = read(
-        "\
-CPU 1 is empty
-cpus=2
-       trace-cmd-123   [000]    10.000000100: sched_switch:         trace-cmd:123 [120] R ==> b:c d:9 [49]
-           b:c d-9     [000]    10.000000200: sched_wakeup:         trace-cmd:123 [120] success=1 CPU:000
-           b:c d-9     [000]    10.000000300: sched_wakeup_new:     e:10 [139] CPU:001
-           b:c d-9     [000]    10.000000400: print:                tracing_mark_write: hello
-",
-    );
+    let (events, imported) = read(include_str!("../../../testdata/trace-cmd.txt"));
     let expected = [
         "0 0 trace-cmd:123 Runnable > b:c d:9",
         "100 0 b:c d:9 wakes trace-cmd:123 on 0",
@@ -252,6 +215,7 @@ fn what_cannot_be_read_is_told_with_its_line() {
         "a 1 [9000] 1.000000002: sched:sched_waking: comm=b pid=2 prio=120 target_cpu=0\n",
         "a 1 [000] 1.000000002: irq:irq_handler_entry: irq=1 name=x\n",
         "a 1 [000] 99999999999999999999.000000002: irq:irq_handler_entry: irq=1 name=x\n",
+        "a 1 [000] 1.00000000é0: irq:irq_handler_entry: irq=1 name=x\n",
         "nonsense\n",
         &format!("{long}\n"),
     ];
