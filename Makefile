@@ -15,7 +15,7 @@ PREFIX ?= /usr/local
 BUILD := build
 SCXLAB = $(CARGO) run --locked --quiet --release --package scxlab-cli --bin scxlab --
 
-FUZZ_TARGETS := object_loader libbpf interpreter engines schedulers rtapp_parser workloads machines lstopo recipes results
+FUZZ_TARGETS := object_loader libbpf interpreter engines schedulers rtapp_parser workloads machines lstopo recipes results traces
 FUZZ_SECONDS ?= 600
 # Number of targets that run at the same time.
 FUZZ_JOBS ?= 1

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
 # Regenerates the seed corpus from the project: our test objects, the inputs of the rt-app cases,
-# machines, workloads, recipes, and the programs of examples/seeds.rs. The result is checked in; run
-# this when those change.
+# machines, workloads, recipes, traces, and the programs of examples/seeds.rs. The result is checked
+# in; run this when those change.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -41,9 +41,17 @@ schedulers() {
     cargo run --quiet --example whims -- corpus/schedulers
 }
 
+# A file of scxlab's own, and the texts of other recorders that the importers are tested with.
+traces() {
+    mkdir -p corpus/traces
+    cp ../crates/trace/testdata/*.txt corpus/traces/
+    cargo run --quiet --example traces -- corpus/traces
+}
+
 objects
 rtapp
 texts
+traces
 schedulers
 # The BPF objects among the seeds of `object_loader` are also the seeds of the target `libbpf`.
 mkdir -p corpus/libbpf

@@ -14,3 +14,4 @@ pub mod program;
 pub mod rtapp;
 pub mod schedulers;
 pub mod texts;
+pub mod traces;

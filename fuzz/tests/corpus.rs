@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Every input of the corpus keeps its target's promises; an ordinary test, without libFuzzer.
 
-use scxlab_fuzz::{engines, libbpf, object, program, rtapp, schedulers, texts};
+use scxlab_fuzz::{engines, libbpf, object, program, rtapp, schedulers, texts, traces};
 use std::fs;
 use std::path::Path;
 
@@ -37,6 +37,7 @@ targets! {
     lstopo: texts::lstopo,
     recipes: texts::recipe,
     results: texts::results,
+    traces: traces::check,
 }
 
 /// Both loaders must accept some objects of the corpus, because an object that is refused tests
