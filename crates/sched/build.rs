@@ -83,9 +83,13 @@ fn build_folder(dir: &str, list_name: &str) -> Result<(), String> {
         compile(&out, &source, &name)?;
         let doc = header_comment(&text).ok_or(format!("{name}: no header comment"))?;
         let object = out.join(format!("{name}.bpf.o"));
+        let knobs = match fs::read_to_string(dir.join(&name).join("knobs.toml")) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
+            text => text.map_err(|e| format!("{name}/knobs.toml: {e}"))?,
+        };
         writeln!(
             list,
-            "Shipped {{ name: {name:?}, object: include_bytes!({object:?}), doc: {doc:?} }},"
+            "Shipped {{ name: {name:?}, object: include_bytes!({object:?}), doc: {doc:?}, knobs: {knobs:?} }},"
         )
         .expect("a String takes any text");
     }

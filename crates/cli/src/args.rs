@@ -6,8 +6,10 @@ mod examples;
 
 use std::path::PathBuf;
 
+use clap::builder::{EnumValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
+use scxlab_lab::advise::Rounds;
 use scxlab_lab::sim::NumaBalancing;
 use scxlab_workload::program::TimeSpan;
 
@@ -29,6 +31,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a workload under one scheduler, or compare several
     Run(RunArgs),
+    /// Recommend a scheduler, with settings, for a workload on a machine
+    Advise(AdviseArgs),
     /// Predict the published tables of list threads, and score the predictions
     Reproduce(ReproduceArgs),
     /// Compile a scheduler's source into an object
@@ -225,6 +229,88 @@ impl RunArgs {
     pub fn workload(&self) -> &str {
         self.workload.as_deref().expect("clap requires it")
     }
+}
+
+/// Tries schedulers with many settings in simulation, and says which one the workload should run
+/// on, how much better it is, and with how much confidence.
+///
+/// Each candidate runs in many worlds, the same for all: a world is a seed, with costs of the
+/// machine that differ from its table by up to a factor of two. A change is recommended only if it
+/// holds in worlds that the search has not seen (docs/guide/advise.md).
+#[derive(Debug, Args)]
+#[command(after_help = examples::ADVISE)]
+pub struct AdviseArgs {
+    /// Workload, in the form of -w of run
+    #[arg(short, long, value_name = "WORKLOAD", add = ArgValueCompleter::new(complete::workloads))]
+    pub workload: String,
+
+    /// Machine, in the form of -m of run
+    #[arg(short, long, value_name = "MACHINE", default_value = "host", add = ArgValueCompleter::new(complete::machines))]
+    pub machine: String,
+
+    /// What to improve, the most important first: WHAT:QUANTITY[@TASKS][<LIMIT], separated by
+    /// commas; by default max:throughput,p99:wakeup_latency
+    ///
+    /// p50 to p99.99 and max of wakeup_latency, run_queue_wait or lock_wait are to be small;
+    /// p99:wakeup_latency@render* is about the tasks with such names. max:throughput, min:finish
+    /// (until all threads have exited), min:migrations, fair:weight (CPU time by weight), and min
+    /// or max of any metric. A later goal decides between schedulers that the earlier ones cannot
+    /// tell apart. A term with a limit, such as p99:wakeup_latency<2ms, must be kept.
+    #[arg(short, long, value_name = "GOAL")]
+    pub goal: Vec<String>,
+
+    /// Candidate, in the form of -s of run, instead of the shipped schedulers; may be given several
+    /// times. eevdf always is one
+    #[arg(short, long = "scheduler", value_name = "SCHED[,KNOB=VALUE]...", add = ArgValueCompleter::new(complete::schedulers))]
+    pub scheduler: Vec<String>,
+
+    /// Folder whose objects (*.o) are candidates too
+    ///
+    /// NAME.knobs.toml beside NAME.bpf.o declares the values of its knobs that are worth trying.
+    #[arg(long, value_name = "DIR")]
+    pub candidates: Option<PathBuf>,
+
+    /// Time of this host after which the best answer so far is given
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    pub budget: TimeSpan,
+
+    /// Numbers of worlds for the search and for the decision, such as 24+12, instead of a budget:
+    /// equal numbers give equal advice
+    #[arg(long, value_name = "SEARCH+DECISION", conflicts_with = "budget")]
+    pub rounds: Option<Rounds>,
+
+    /// Seed from which all worlds are drawn
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// Virtual time per run; replaces the workload's own duration
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<TimeSpan>,
+
+    /// Number of simulations at a time; 0 is one per CPU of this host. Equal numbers of rounds give
+    /// equal advice, whatever this number
+    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = jobs)]
+    pub jobs: usize,
+
+    /// Maximum memory of the scheduler and the workload in each simulated run, such as 512M or 4G
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    pub memory_limit: u64,
+
+    /// Output format; json is described in docs/reference/advise.md
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
+    pub format: Format,
+
+    /// Run the default class and the best two candidates on a real kernel as well, and say whether
+    /// their order held
+    #[arg(long, value_enum, value_name = "TARGET", value_parser = EnumValueParser::<On>::new().try_map(real))]
+    pub verify: Option<On>,
+
+    /// Number of runs of each scheduler for --verify
+    #[arg(long, value_name = "RUNS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=1000), requires = "verify")]
+    pub verify_runs: u32,
+
+    #[command(flatten)]
+    pub vm: VmOptions,
 }
 
 #[derive(Debug, Args)]
@@ -583,6 +669,15 @@ fn noise(text: &str) -> Result<u32, String> {
     let whole: u32 = whole.parse().map_err(|_| bad())?;
     let tenth: u32 = tenth.parse().map_err(|_| bad())?;
     Some(whole * 10 + tenth).filter(|n| *n <= 999).ok_or_else(bad)
+}
+
+/// Refuses the target `sim` where a real kernel is wanted.
+fn real(on: On) -> Result<On, String> {
+    if on == On::Sim {
+        Err("a real kernel verifies a simulation: vm or host".into())
+    } else {
+        Ok(on)
+    }
 }
 
 /// Parses the memory limit of a run in bytes.

@@ -16,6 +16,9 @@ use std::sync::Mutex;
 use crate::output;
 pub use code::{Code, list};
 use scxlab_kernel::ext::object::ObjectAttachError;
+use scxlab_lab::advise::AdviseError;
+use scxlab_lab::advise::candidate::CandidateError;
+use scxlab_lab::advise::goal::GoalError;
 use scxlab_lab::conform::{CaseError, SimCaseError};
 use scxlab_lab::input::InputError;
 use scxlab_lab::prepare::PrepareError;
@@ -325,6 +328,15 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     if let Some(e) = cause.downcast_ref::<SimError>() {
         return Some(of_sim(e));
     }
+    if let Some(e) = cause.downcast_ref::<AdviseError>() {
+        return Some(of_advise(e));
+    }
+    if let Some(e) = cause.downcast_ref::<CandidateError>() {
+        return Some(of_candidate(e));
+    }
+    if cause.is::<GoalError>() {
+        return Some(Code::Usage);
+    }
     if let Some(e) = cause.downcast_ref::<ReproduceError>() {
         return Some(match e {
             ReproduceError::File { .. } => Code::Input,
@@ -358,6 +370,24 @@ fn of_input(error: &InputError) -> Code {
         InputError::Unknown { .. } | InputError::Scheduler(_) => Code::Usage,
         InputError::Machine(e) => of_machine(e),
         InputError::Workload(e) => of_workload(e),
+    }
+}
+
+fn of_advise(error: &AdviseError) -> Code {
+    match error {
+        // The command line chose a goal that does not suit the workload.
+        AdviseError::Goal { .. } | AdviseError::NoGoal { .. } => Code::Usage,
+        AdviseError::Baseline { .. } => Code::Input,
+        AdviseError::Candidate(e) => of_candidate(e),
+        AdviseError::Session(e) => of_session(e),
+    }
+}
+
+fn of_candidate(error: &CandidateError) -> Code {
+    match error {
+        CandidateError::Knobs { .. } => Code::Input,
+        CandidateError::Input(e) => of_input(e),
+        CandidateError::Prepare(e) => of_prepare(e),
     }
 }
 

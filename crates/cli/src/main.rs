@@ -5,6 +5,7 @@
 //! lab crate).
 //! Start at: `args.rs` (the flags), `exit.rs` (the exit codes), `run.rs`.
 
+mod advise;
 mod again;
 mod args;
 mod attach;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(args) => run::run(&args),
+        Command::Advise(args) => advise::advise(&args),
         Command::Reproduce(args) => reproduce::reproduce(&args),
         Command::Build(args) => build::build(&args),
         Command::Attach(args) => attach::attach(&args),

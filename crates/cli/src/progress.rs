@@ -14,8 +14,42 @@ use scxlab_lab::session::Progress;
 const QUIET: Duration = Duration::from_secs(1);
 const REFRESH: Duration = Duration::from_millis(100);
 
+/// Work whose progress a bar can show.
+pub trait Shown: Sync {
+    /// Tells whether the remaining time can be estimated.
+    fn has_end(&self) -> bool;
+    /// Returns the completed part in thousandths.
+    fn permille(&self) -> u64;
+    /// Returns a few words beside the bar. `elapsed` is the time since the bar appeared.
+    fn message(&self, elapsed: Duration) -> String;
+}
+
+impl Shown for Progress {
+    fn has_end(&self) -> bool {
+        Progress::has_end(self)
+    }
+
+    fn permille(&self) -> u64 {
+        Progress::permille(self)
+    }
+
+    /// Without a known length, the message has the speed of the simulation instead of the remaining
+    /// time.
+    fn message(&self, elapsed: Duration) -> String {
+        let runs = format!("{} of {} runs", self.runs_done(), self.runs());
+        match self.has_end() {
+            true => runs,
+            false => {
+                let seconds = self.virtual_ns() as f64 / 1e9;
+                let rate = seconds / elapsed.as_secs_f64().max(1e-3);
+                format!("{runs}, {seconds:.1} s simulated, {rate:.1} s per second")
+            }
+        }
+    }
+}
+
 /// Does `work` while a bar shows `progress`.
-pub fn with_bar<R>(progress: &Progress, work: impl FnOnce() -> R) -> R {
+pub fn with_bar<R>(progress: &impl Shown, work: impl FnOnce() -> R) -> R {
     if !stderr().is_terminal() {
         return work();
     }
@@ -29,7 +63,7 @@ pub fn with_bar<R>(progress: &Progress, work: impl FnOnce() -> R) -> R {
     })
 }
 
-fn show(progress: &Progress, done: &Signal) {
+fn show(progress: &impl Shown, done: &Signal) {
     if done.wait(QUIET) {
         return;
     }
@@ -44,17 +78,7 @@ fn show(progress: &Progress, done: &Signal) {
     let start = Instant::now();
     loop {
         bar.set_position(progress.permille());
-        let runs = format!("{} of {} runs", progress.runs_done(), progress.runs());
-        // Without a known length, the bar shows the speed of the simulation instead of the
-        // remaining time.
-        bar.set_message(match progress.has_end() {
-            true => runs,
-            false => {
-                let seconds = progress.virtual_ns() as f64 / 1e9;
-                let rate = seconds / start.elapsed().as_secs_f64().max(1e-3);
-                format!("{runs}, {seconds:.1} s simulated, {rate:.1} s per second")
-            }
-        });
+        bar.set_message(progress.message(start.elapsed()));
         if done.wait(REFRESH) {
             break;
         }

@@ -27,7 +27,7 @@ use crate::traces::Traces;
 use crate::{live, output, traces};
 
 /// Maximum virtual time of a run, in ns, if neither the workload nor the user gives a duration.
-const DEFAULT_DURATION_MAX_NS: u64 = 60_000_000_000;
+pub const DEFAULT_DURATION_MAX_NS: u64 = 60_000_000_000;
 
 /// The runs on one of the machines.
 struct MachineRuns {
@@ -88,7 +88,7 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
 }
 
 /// Refuses a workload with guests on a real kernel.
-fn refuse_guests(workload: &Workload, targets: &[On]) -> Result<(), CliError> {
+pub fn refuse_guests(workload: &Workload, targets: &[On]) -> Result<(), CliError> {
     let Workload::Program(program) = workload else { return Ok(()) };
     let Some(on) = targets.iter().find(|on| **on != On::Sim) else { return Ok(()) };
     match program.first_guest() {

@@ -9,8 +9,10 @@ use scxlab_machine::id::{CgroupId, Nanos};
 use scxlab_machine::topology::{Distance, Topology};
 
 pub use times::{TimeHistogram, quantile};
+pub use watched::{Watched, WatchedTasks};
 
 mod times;
+mod watched;
 
 /// Account of a task when it has exited, or when the run ends.
 #[derive(Clone, Debug)]
@@ -63,6 +65,8 @@ pub struct Metrics {
     /// Waits for a CPU: after a wake-up, after preemption, after fork. Waits that the end of the
     /// run cuts off are included.
     pub run_queue_wait: TimeHistogram,
+    /// Waits of the tasks that the run watches by name; most runs watch none.
+    pub watched: Watched,
     /// Times for which CPUs spun for contended locks.
     pub lock_wait: TimeHistogram,
     /// Number of migrations, indexed by the `Distance` between the two CPUs.
@@ -82,6 +86,19 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// Counts a wait of a task, and the latency of the wake-up if one began the wait. `watched` is
+    /// the mask of the task's watched groups.
+    #[inline(always)]
+    pub(crate) fn count_wait(&mut self, watched: u32, wait: Nanos, latency: Option<Nanos>) {
+        self.run_queue_wait.record(wait);
+        if let Some(latency) = latency {
+            self.wakeup_latency.record(latency);
+        }
+        if watched != 0 {
+            self.watched.record(watched, wait, latency);
+        }
+    }
+
     pub fn count_migration(&mut self, distance: Distance) {
         self.migrations[distance as usize] += 1;
     }

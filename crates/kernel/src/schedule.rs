@@ -280,10 +280,7 @@ impl Kernel {
         if since.is_none() {
             return;
         }
-        metrics.run_queue_wait.record(wait);
-        if let Some(woken) = woken_at {
-            metrics.wakeup_latency.record(at.saturating_sub(woken));
-        }
+        metrics.count_wait(t.account.watched, wait, woken_at.map(|woken| at.saturating_sub(woken)));
     }
 
     /// Counts waits that are still open when the run ends, with the time waited so far. A wait that
@@ -296,10 +293,8 @@ impl Kernel {
             let woken = account.woken_at.take();
             let Some(since) = since else { continue };
             account.wait_ns += now - since;
-            self.metrics.run_queue_wait.record(now - since);
-            if let Some(woken) = woken {
-                self.metrics.wakeup_latency.record(now.saturating_sub(woken));
-            }
+            let latency = woken.map(|woken| now.saturating_sub(woken));
+            self.metrics.count_wait(account.watched, now - since, latency);
         }
     }
 

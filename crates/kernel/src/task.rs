@@ -105,6 +105,8 @@ pub struct TaskAccount {
     pub cosched_state: CoschedState,
     /// Time of the wake-up that began the present wait; None if something else began it.
     pub woken_at: Option<Nanos>,
+    /// Mask of the groups in `Metrics::watched` to which the task belongs.
+    pub watched: u32,
 }
 
 impl TaskAccount {

@@ -7,6 +7,7 @@
 //! Start at: `session.rs` (many runs), `run.rs` (the result of a run), `sim.rs` (the simulated
 //! target).
 
+pub mod advise;
 pub mod agreement;
 pub mod compare;
 pub mod conform;

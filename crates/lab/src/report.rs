@@ -293,7 +293,7 @@ fn counts(runs: &[Run]) -> bool {
 }
 
 /// Formats a change as `+3.1 % ±0.4`, with `~` in front if it cannot be told from noise.
-fn change_text(change: &Change) -> String {
+pub(crate) fn change_text(change: &Change) -> String {
     let mark = match change.verdict {
         Verdict::Equal => return "=".into(),
         Verdict::NoRuns => return ABSENT.into(),

@@ -20,6 +20,7 @@ use scxlab_kernel::boot::Setup;
 use scxlab_kernel::ext::host::KernelTarget;
 use scxlab_kernel::ext::object::ObjectAttachError;
 use scxlab_kernel::kernel::{Kernel, Limits, Stop};
+use scxlab_kernel::metrics::Watched;
 pub use scxlab_kernel::numa::NumaBalancing;
 use scxlab_loader::btf::Btf;
 use scxlab_loader::link::{LinkError, Loaded};
@@ -114,7 +115,19 @@ pub fn simulate(
     tracer: Tracer,
     watch: &Watch<'_>,
 ) -> Result<(Run, Tracer), SimError> {
+    let (run, tracer, _) = simulate_watching(spec, &[], tracer, watch)?;
+    Ok((run, tracer))
+}
+
+/// Runs one simulation, and also returns the waits of the tasks whose names match each of `tasks`.
+pub fn simulate_watching(
+    spec: &SimSpec<'_>,
+    tasks: &[String],
+    tracer: Tracer,
+    watch: &Watch<'_>,
+) -> Result<(Run, Tracer, Watched), SimError> {
     let Ready { mut kernel, mut loaded } = ready(spec, tracer)?;
+    kernel.metrics.watched = Watched::new(tasks);
     let length = spec.length().or(spec.cap);
     let object = spec.scheduler.object.as_ref();
     let stop = match (spec.attach_after, object) {
@@ -140,7 +153,8 @@ pub fn simulate(
     });
     let tracer = std::mem::take(&mut kernel.tracer);
     let seen = FinishedRun { kernel: &kernel, loaded: loaded.as_ref(), counters: &counters };
-    Ok((measure::result(seen, spec, &stop, tracer.hash()), tracer))
+    let run = measure::result(seen, spec, &stop, tracer.hash());
+    Ok((run, tracer, std::mem::take(&mut kernel.metrics.watched)))
 }
 
 /// A booted kernel with its scheduler attached, before the workload starts.

@@ -6,11 +6,13 @@
 //! The numbers, each with unit and source, are in `machines/costs/*.toml` and in the overrides of
 //! machine files.
 
+mod scaled;
 mod table;
 mod units;
 
 use serde::Serialize;
 
+pub use scaled::CostFactors;
 pub use table::{BASES, Constant, IdleState};
 pub(crate) use table::{Overrides, default_base, read_source};
 pub(crate) use units::ConstantValue;

@@ -25,6 +25,9 @@ pub struct Shipped {
     pub object: &'static [u8],
     /// Header comment of the source: one sentence, then what it shows, suits and lacks.
     pub doc: &'static str,
+    /// Contents of `knobs.toml`, which declares the values of knobs that are worth trying; empty if
+    /// there is no such file.
+    pub knobs: &'static str,
 }
 
 impl Shipped {

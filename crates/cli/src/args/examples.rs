@@ -22,6 +22,17 @@ Examples:
   Results for a program, and a failure if a scheduler is ejected:
     scxlab run -s ./mine.bpf.o -w schbench -m 2n4c2t --format json --fail-on-exit";
 
+pub const ADVISE: &str = "\
+Examples:
+  What a desktop should run while it compiles:
+    scxlab advise -w workloads/desktop-build.toml -m laptop-4c8t
+  Frames on time first, then the compilers' work; a scheduler of your own among the candidates:
+    scxlab advise -w workloads/desktop-build.toml -m laptop-4c8t -g 'p99:wakeup_latency@video*<2ms,max:throughput' --candidates objects
+  The same answer again, as JSON:
+    scxlab advise -w hackbench,groups=4 -m 2n4c2t --rounds 24+12 --format json
+  Two candidates only, tried in a virtual machine as well:
+    scxlab advise -w schbench -m 1n4c1t -s vtime -s fair,load=pelt --verify vm";
+
 pub const REPRODUCE: &str = "\
 Examples:
   The tables of the O(1) scheduler's thread, published beside predicted:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Tests of the command from outside: results, traces, comparisons, determinism.
 
+mod advise;
 mod again;
 mod build;
 mod docs;

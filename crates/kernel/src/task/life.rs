@@ -87,7 +87,10 @@ impl Kernel {
             mem_speed: 0,
             cut: Default::default(),
             ext: ExtEntity::default(),
-            account: TaskAccount::default(),
+            account: TaskAccount {
+                watched: self.metrics.watched.admit(&spec.name),
+                ..TaskAccount::default()
+            },
             refs: 0,
             nr_other_threads: 0,
         };

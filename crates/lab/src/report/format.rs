@@ -36,6 +36,11 @@ impl Scale {
         Scale { divisor: 1.0, unit: "%", is_factor: false }
     }
 
+    /// Returns the unit of fractions of 1, which are shown in percent.
+    pub fn share() -> Scale {
+        Scale { divisor: 0.01, unit: "%", is_factor: false }
+    }
+
     pub fn label(&self, label: &str) -> String {
         match (self.unit, self.is_factor) {
             ("", _) => label.to_owned(),

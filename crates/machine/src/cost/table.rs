@@ -173,7 +173,7 @@ impl Overrides {
 
 /// Applies a machine's factor to a time. Ratios, frequencies, sizes and bandwidths are not times
 /// and stay unchanged.
-fn scale(constant: &mut Constant, ratio: Ratio, source: &str) {
+pub(super) fn scale(constant: &mut Constant, ratio: Ratio, source: &str) {
     if ["ratio", "hz", "bytes", "MB/s"].contains(&constant.unit) {
         return;
     }
@@ -192,7 +192,7 @@ fn scale(constant: &mut Constant, ratio: Ratio, source: &str) {
 }
 
 /// Checks the constants whose range of values is narrower than the range that their unit allows.
-fn check(table: &CostTable) -> Result<(), (&'static str, &'static str, &'static str)> {
+pub(super) fn check(table: &CostTable) -> Result<(), (&'static str, &'static str, &'static str)> {
     let smt = table.smt.busy_sibling_speed;
     let remote = table.memory.remote_slowdown;
     if !(1..=10_000).contains(&table.clock.tick_hz) {

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Advice as text for people and as JSON for programs (`docs/reference/advise.md`).
+//!
+//! Owns: the sentences. Does not: decide anything.
+
+mod json;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write;
+
+use super::goal::{Goals, Measure, Term};
+use super::judge::Standing;
+use super::verify::{self, Verified};
+use super::{Advice, CandidateResult, Place, TermResult};
+use crate::metric::{self, Unit};
+use crate::report::change_text;
+use crate::report::format::{Align, Scale, grid};
+use crate::scheduler::DEFAULT_CLASS;
+pub use json::json;
+
+/// The parts of the request that a report names.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The workload and the machine as the user named them.
+    pub workload: &'a str,
+    pub machine: &'a str,
+    /// The workload's unit of work.
+    pub unit: &'a str,
+    pub seed: u64,
+}
+
+/// Maximum number of runners-up, and of failures, that the text names.
+const SHOWN: usize = 5;
+
+/// Returns the advice as text.
+pub fn text(advice: &Advice, asked: &Asked<'_>, verified: Option<&Verified>) -> String {
+    let mut text = head(advice, asked);
+    match advice.chosen.map(|at| &advice.candidates[at]) {
+        Some(best) => text.push_str(&recommendation(advice, best)),
+        None => text.push_str(&stay(advice)),
+    }
+    if let Some(shown) = advice.chosen.or_else(|| first_finalist(advice)) {
+        let _ = write!(text, "\n{}", comparison(&advice.candidates[shown], asked.unit));
+    }
+    text.push_str(&runners_up(advice));
+    text.push_str(&failures(advice));
+    text.push_str(&verified.map(verify::text).unwrap_or_default());
+    text.push_str(&remarks(advice, asked));
+    text
+}
+
+fn first_finalist(advice: &Advice) -> Option<usize> {
+    advice.candidates.iter().position(|c| matches!(c.place, Place::Finalist(_)))
+}
+
+fn head(advice: &Advice, asked: &Asked<'_>) -> String {
+    let mut text = String::new();
+    if let Some(why) = &advice.unfinished {
+        let _ = writeln!(text, "UNFINISHED: {why}\n");
+    }
+    let terms: Vec<&str> = goal_texts(&advice.goals).collect();
+    let _ = writeln!(
+        text,
+        "workload {}   machine {}   goal {}\n{} candidates in {} worlds, the last of them in {} more\n",
+        asked.workload,
+        asked.machine,
+        terms.join(","),
+        advice.candidates.len(),
+        advice.rounds.search,
+        advice.rounds.decide,
+    );
+    text
+}
+
+/// Returns the goals as written, the limits first.
+pub fn goal_texts(goals: &Goals) -> impl Iterator<Item = &str> {
+    let limits = goals.limits.iter().map(|limit| limit.text.as_str());
+    limits.chain(goals.objectives.iter().map(|term| term.text.as_str()))
+}
+
+/// Returns the command that applies a scheduler.
+pub fn command(scheduler: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ",=./_-+:".contains(c);
+    match scheduler.chars().all(is_plain) {
+        true => format!("sudo scxlab attach {scheduler}"),
+        false => format!("sudo scxlab attach '{}'", scheduler.replace('\'', r"'\''")),
+    }
+}
+
+fn recommendation(advice: &Advice, best: &CandidateResult) -> String {
+    let Place::Finalist(Standing::Better { term }) = best.place else {
+        unreachable!("only a better candidate is recommended")
+    };
+    let mut text = format!("Use {}:\n\n    {}\n\n", best.scheduler, command(&best.scheduler));
+    let result = &best.terms[term];
+    let _ = match (&result.bound, change_text(&result.paired.change)) {
+        (Some(_), _) => write!(
+            text,
+            "It keeps the limit {}, which {DEFAULT_CLASS} breaks in {} of {} worlds",
+            advice.goals.limits[term].text, result.broken.1, best.worlds
+        ),
+        (None, change) => {
+            write!(text, "It is better than {DEFAULT_CLASS} by {}: {change}", result.term.text)
+        }
+    };
+    let _ =
+        writeln!(text, ". This holds in {} of {} worlds.", best.holds.unwrap_or(0), best.worlds);
+    let worse = best.terms.iter().filter(|result| result.paired.is_worse());
+    for result in worse {
+        let change = change_text(&result.paired.change);
+        let _ = writeln!(text, "It is worse by {}: {change}.", result.term.text);
+    }
+    text
+}
+
+fn stay(advice: &Advice) -> String {
+    let mut text = format!("Stay with {DEFAULT_CLASS}");
+    let broken = |(at, _): &(usize, &super::goal::Limit)| {
+        let breaks =
+            |c: &CandidateResult| c.terms.get(*at).is_none_or(|t| t.broken.0 * 10 > c.worlds);
+        advice.candidates.iter().all(breaks)
+    };
+    let why = if advice.candidates.is_empty() {
+        "there is no other candidate".to_owned()
+    } else if advice.candidates.iter().all(|c| matches!(c.place, Place::Failed { .. })) {
+        "every candidate failed".to_owned()
+    } else if advice.rounds.decide == 0 {
+        "nothing is decided, because the work ended before the decision".to_owned()
+    } else if let Some((_, limit)) = advice.goals.limits.iter().enumerate().find(broken) {
+        format!("no candidate keeps the limit {}", limit.text)
+    } else {
+        "no candidate is better beyond noise".to_owned()
+    };
+    let _ = writeln!(text, ": {why}.");
+    text
+}
+
+/// Returns the unit in which values of a term are shown.
+fn scale(term: &Term, largest: f64) -> Scale {
+    match &term.measure {
+        Measure::Unfairness => Scale::share(),
+        measure if measure.is_time() => Scale::time(largest),
+        _ => Scale::count(largest),
+    }
+}
+
+/// Returns the term with the unit of work, if its metric has one.
+fn label(term: &Term, unit: &str) -> String {
+    let unit_of = |name: &str| metric::find(name).map(|metric| metric.unit);
+    match &term.measure {
+        Measure::Metric(name) if unit_of(name) == Some(Unit::WorkPerSecond) => {
+            format!("{}, {unit}/s", term.text)
+        }
+        _ => term.text.clone(),
+    }
+}
+
+/// Returns a table of the goals: the default class beside a candidate.
+fn comparison(candidate: &CandidateResult, unit: &str) -> String {
+    let head = ["", DEFAULT_CLASS, &candidate.scheduler, "change", "better in"];
+    let mut lines = vec![head.map(str::to_owned).to_vec()];
+    for result in &candidate.terms {
+        let paired = &result.paired;
+        let scale = scale(&result.term, paired.baseline.size().max(paired.candidate.size()));
+        lines.push(vec![
+            scale.label(&label(&result.term, unit)),
+            scale.summary(&paired.baseline),
+            scale.summary(&paired.candidate),
+            change_text(&paired.change),
+            format!("{} of {}", paired.wins, candidate.worlds),
+        ]);
+    }
+    grid(&lines, &[Align::Left, Align::Right, Align::Right, Align::Right, Align::Right])
+}
+
+/// Describes a finalist against the default class in a few words.
+fn verdict(candidate: &CandidateResult, goals: &Goals) -> String {
+    let Place::Finalist(standing) = candidate.place else { return String::new() };
+    let text = |term: usize| match candidate.terms.get(term) {
+        Some(TermResult { term, .. }) => term.text.as_str(),
+        None => "",
+    };
+    match standing {
+        Standing::Better { term } => format!("better by {}", text(term)),
+        Standing::Worse { term } => format!("worse by {}", text(term)),
+        Standing::BreaksLimit { limit } => {
+            let broken = candidate.terms.get(limit).map_or(0, |result| result.broken.0);
+            let text = &goals.limits[limit].text;
+            format!("breaks {text} in {broken} of {} worlds", candidate.worlds)
+        }
+        Standing::Same => format!("cannot be told from {DEFAULT_CLASS}"),
+    }
+}
+
+/// Lists the best candidates that are not recommended, with their changes against the default
+/// class.
+fn runners_up(advice: &Advice) -> String {
+    let others = advice.candidates.iter().enumerate();
+    let others = others.filter(|(at, c)| Some(*at) != advice.chosen && !c.terms.is_empty());
+    let mut head = vec!["runner-up".to_owned()];
+    head.extend(advice.goals.terms().map(|term| term.text.clone()));
+    head.extend(["worlds".to_owned(), String::new()]);
+    let mut lines = vec![head];
+    for (_, candidate) in others.take(SHOWN) {
+        let mut line = vec![candidate.scheduler.clone()];
+        line.extend(candidate.terms.iter().map(|result| change_text(&result.paired.change)));
+        line.extend([candidate.worlds.to_string(), verdict(candidate, &advice.goals)]);
+        lines.push(line);
+    }
+    if lines.len() < 2 {
+        return String::new();
+    }
+    let mut aligns = vec![Align::Left];
+    aligns.extend(lines[0].iter().skip(2).map(|_| Align::Right));
+    aligns.push(Align::Left);
+    format!("\n{}", grid(&lines, &aligns))
+}
+
+fn failures(advice: &Advice) -> String {
+    let all: Vec<(&str, &str)> = advice
+        .candidates
+        .iter()
+        .filter_map(|candidate| match &candidate.place {
+            Place::Failed { why } => Some((candidate.scheduler.as_str(), why.as_str())),
+            _ => None,
+        })
+        .collect();
+    let left_out: Vec<(&str, &str)> =
+        advice.left_out.iter().map(|left| (left.scheduler.as_str(), left.why.as_str())).collect();
+    let mut text = list("never recommended, because they failed in a world", &all);
+    text.push_str(&list("left out, because they cannot be loaded", &left_out));
+    text
+}
+
+fn list(what: &str, all: &[(&str, &str)]) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\n{} {what}:\n", all.len());
+    for (scheduler, why) in all.iter().take(SHOWN) {
+        let why = why.lines().next().unwrap_or_default();
+        let _ = writeln!(text, "  {scheduler}: {why}");
+    }
+    if all.len() > SHOWN {
+        let _ = writeln!(text, "  and {} more", all.len() - SHOWN);
+    }
+    text
+}
+
+fn remarks(advice: &Advice, asked: &Asked<'_>) -> String {
+    let mut text = String::new();
+    for note in &advice.notes {
+        let _ = write!(text, "\n{note}");
+    }
+    let _ = writeln!(
+        text,
+        "\nChanges are against {DEFAULT_CLASS}, with 95 % intervals, over worlds: seeds, with costs of {} that vary\n\
+         by up to a factor of two. --rounds {} --seed {} gives the same advice.",
+        asked.machine, advice.rounds, asked.seed
+    );
+    text
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Questions whose answer is known from how the candidates work.
+
+use std::time::Duration;
+
+use scxlab_lab::advise::{Observer, Place, Rounds, State};
+
+use super::{chosen, question};
+
+/// Six hogs on two CPUs, and a task that wakes up often.
+const CROWD: &str = r#"
+unit = "loop"
+duration = "500ms"
+[[thread]]
+name = "hog-{i}"
+instances = 6
+ops = [{ loop = { ops = [{ compute = "1ms" }, { count = 1 }] } }]
+[[thread]]
+name = "editor"
+ops = [{ loop = { ops = [{ compute = "200us" }, { sleep = "2ms" }] } }]
+"#;
+
+/// `vtime` never preempts, so a hog keeps its CPU for a slice: the longer, the fewer switches.
+const SLICES: [&str; 3] = ["vtime,slice_ns=1000000", "vtime,slice_ns=20000000", "vtime"];
+
+#[test]
+fn the_longest_slices_switch_least() {
+    let question = question(CROWD, "2c").goal("min:context_switches").among(&SLICES);
+    let advice = question.ask().unwrap();
+    assert_eq!(chosen(&advice), "vtime,slice_ns=20000000");
+    let text = question.text(&advice);
+    assert!(text.contains("sudo scxlab attach vtime,slice_ns=20000000"), "{text}");
+    assert!(text.contains("This holds in 12 of 12 worlds."), "{text}");
+}
+
+/// With a limit on what the editor waits, the long slices are out.
+#[test]
+fn a_limit_rules_out_what_would_be_best() {
+    let goal = "min:context_switches,p90:wakeup_latency@edit*<12ms";
+    let question = question(CROWD, "2c").goal(goal).among(&SLICES);
+    let advice = question.ask().unwrap();
+    let best = &advice.candidates[advice.chosen.expect("some slice keeps the limit")];
+    assert_ne!(best.scheduler, "vtime,slice_ns=20000000");
+    assert!(best.terms[0].broken.0 * 10 <= best.worlds, "{best:?}");
+    let long = advice.candidates.iter().find(|c| c.scheduler == "vtime,slice_ns=20000000");
+    let long = long.unwrap();
+    assert!(long.terms[0].broken.0 * 10 > long.worlds, "{long:?}");
+}
+
+#[test]
+fn a_limit_that_nobody_keeps_is_said() {
+    let goal = "min:context_switches,p90:wakeup_latency@edit*<100ns";
+    let question = question(CROWD, "2c").goal(goal).among(&SLICES);
+    let advice = question.ask().unwrap();
+    assert_eq!(chosen(&advice), "eevdf");
+    let text = question.text(&advice);
+    let why = "Stay with eevdf: no candidate keeps the limit p90:wakeup_latency@edit*<100ns.";
+    assert!(text.contains(why), "{text}");
+}
+
+/// `credit` knows no nice values, and the default class does.
+#[test]
+fn weights_are_kept_by_those_that_know_them() {
+    let workload = r#"
+duration = "500ms"
+[[thread]]
+name = "urgent"
+nice = -5
+ops = [{ loop = { ops = [{ compute = "1ms" }] } }]
+[[thread]]
+name = "lazy"
+nice = 5
+ops = [{ loop = { ops = [{ compute = "1ms" }] } }]
+"#;
+    let advice = question(workload, "1c").goal("fair:weight").among(&["credit"]).ask().unwrap();
+    assert_eq!(chosen(&advice), "eevdf");
+    let (credit, base) = (&advice.candidates[0].terms[0].paired, &advice.baseline[0].1);
+    assert!(credit.candidate.mean > Some(0.3), "{credit:?}");
+    assert!(base.mean < Some(0.05), "{base:?}");
+}
+
+/// `lapse` with long slices switches least, but it is ejected in a fifth of its runs.
+#[test]
+fn an_ejected_candidate_is_never_recommended() {
+    let lapse = "lapse,slice_ns=20000000,eject_after_ns=400000000,eject_permille=200";
+    let steady = "lapse,slice_ns=20000000";
+    let ask = |candidate: &str| {
+        let question = question(CROWD, "2c").goal("min:context_switches").among(&[candidate]);
+        let advice = question.ask().unwrap();
+        let text = question.text(&advice);
+        (advice, text)
+    };
+    assert_eq!(chosen(&ask(steady).0), steady);
+    let (advice, text) = ask(lapse);
+    assert_eq!(chosen(&advice), "eevdf");
+    assert!(matches!(advice.candidates[0].place, Place::Failed { .. }), "{text}");
+    assert!(text.contains("Stay with eevdf: every candidate failed."), "{text}");
+    assert!(text.contains("ejected: error"), "{text}");
+}
+
+/// The answer depends on the number of rounds, and not on the number of threads.
+#[test]
+fn equal_rounds_give_equal_advice() {
+    let ask = |threads: usize, rounds: Rounds| {
+        let mut question = question("sleepers,tasks=9,duration=60ms", "2c");
+        question.goals = vec!["p90:run_queue_wait".into()];
+        (question.threads, question.rounds) = (threads, Some(rounds));
+        let advice = question.ask().unwrap();
+        (question.json(&advice), advice.rounds)
+    };
+    for rounds in [Rounds { search: 5, decide: 7 }, Rounds { search: 1000, decide: 1000 }] {
+        let (one, made) = ask(1, rounds);
+        assert_eq!(ask(3, rounds), (one.clone(), made));
+        // The numbers that the report names give the same advice.
+        assert_eq!(ask(2, made), (one, made));
+    }
+}
+
+/// An observer whose time is over after some rounds.
+struct Hurried(u32, std::sync::atomic::AtomicU32);
+
+impl Observer for Hurried {
+    fn interrupt(&self) -> Option<String> {
+        None
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        let is_over = self.1.load(std::sync::atomic::Ordering::Relaxed) >= self.0;
+        Some(if is_over { Duration::ZERO } else { Duration::from_secs(3600) })
+    }
+
+    fn tell(&self, state: &State) {
+        self.1.store(state.rounds, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn an_early_end_is_said_and_recommends_nothing() {
+    let mut question = question(CROWD, "2c").goal("min:context_switches").among(&SLICES);
+    question.rounds = None;
+    let advice = question.ask_with(&Hurried(2, 0.into())).unwrap();
+    assert_eq!((chosen(&advice), advice.rounds.decide), ("eevdf", 0));
+    let why = advice.unfinished.as_deref().unwrap();
+    assert!(why.starts_with("the budget is used; the decision takes about "), "{why}");
+    let text = question.text(&advice);
+    assert!(text.starts_with("UNFINISHED: the budget is used"), "{text}");
+    assert!(text.contains("nothing is decided"), "{text}");
+}
