@@ -49,6 +49,8 @@ pub enum Command {
     Vm(VmArgs),
     /// List the available schedulers, workloads, machines or experiments
     List(ListArgs),
+    /// Show a workload, and what was understood of a recording
+    Workload(WorkloadArgs),
     /// Show a machine: its topology and, if asked, its costs
     Topo(TopoArgs),
     /// Show what a BPF object needs from the kernel, what is missing, and its knobs
@@ -611,6 +613,30 @@ pub enum Listed {
     Machines,
     /// Threads whose published tables `reproduce` predicts
     Experiments,
+}
+
+#[derive(Debug, Args)]
+pub struct WorkloadArgs {
+    #[command(subcommand)]
+    pub command: WorkloadCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum WorkloadCommand {
+    /// Show the threads and ops of a workload; of a recording its roles, wake-ups and critical path
+    Show(WorkloadShowArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = examples::WORKLOAD_SHOW)]
+pub struct WorkloadShowArgs {
+    /// Workload, in the form of -w of run
+    #[arg(add = ArgValueCompleter::new(complete::workloads))]
+    pub workload: String,
+
+    /// Print the program as a workload file instead
+    #[arg(long)]
+    pub toml: bool,
 }
 
 #[derive(Debug, Args)]

@@ -22,6 +22,7 @@ use scxlab_lab::advise::goal::GoalError;
 use scxlab_lab::conform::{CaseError, SimCaseError};
 use scxlab_lab::input::InputError;
 use scxlab_lab::prepare::PrepareError;
+use scxlab_lab::recorded::RecordedError;
 use scxlab_lab::recipe::{RecipeError, RecipeErrorKind};
 use scxlab_lab::reproduce::ReproduceError;
 use scxlab_lab::session::SessionError;
@@ -64,6 +65,10 @@ pub enum CliError {
         at: SourcePlace,
         guest: String,
         on: &'static str,
+    },
+    /// A command where a program is needed.
+    CommandIsNoProgram {
+        command: String,
     },
     /// A machine for conformance cases whose CPUs QEMU would number differently. Cases name CPUs by
     /// number.
@@ -166,6 +171,10 @@ impl std::fmt::Display for CliError {
             CliError::Guests { at, guest, on } => write!(
                 f,
                 "{at}: guest \"{guest}\" cannot run on {on}: it would need KVM there; guests are simulated only (--on sim)"
+            ),
+            CliError::CommandIsNoProgram { command } => write!(
+                f,
+                "\"{command}\" is a command: only running it shows what it does (scxlab record)"
             ),
             CliError::Numbering { machine } => write!(
                 f,
@@ -275,7 +284,9 @@ pub fn code_of(error: &anyhow::Error) -> Code {
 fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     if let Some(e) = cause.downcast_ref::<CliError>() {
         return Some(match e {
-            CliError::Source { .. } | CliError::NothingKept { .. } => Code::Input,
+            CliError::Source { .. }
+            | CliError::NothingKept { .. }
+            | CliError::CommandIsNoProgram { .. } => Code::Input,
             CliError::NoCompiler { .. } | CliError::Guests { .. } => Code::Target,
             CliError::Write { .. } | CliError::Busy { .. } => Code::Output,
             CliError::WentBadly(_)
@@ -370,6 +381,8 @@ fn of_input(error: &InputError) -> Code {
         InputError::Unknown { .. } | InputError::Scheduler(_) => Code::Usage,
         InputError::Machine(e) => of_machine(e),
         InputError::Workload(e) => of_workload(e),
+        InputError::Recorded(RecordedError::Parameter { .. }) => Code::Usage,
+        InputError::Recorded(_) => Code::Input,
     }
 }
 

@@ -26,6 +26,7 @@ mod run;
 mod topo;
 mod traces;
 mod vm;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -60,6 +61,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Gang(args) => gang::gang(&args.command),
         Command::Vm(args) => vm::vm(&args.command),
         Command::List(args) => list::list(args.what),
+        Command::Workload(args) => workload::workload(&args.command),
         Command::Topo(args) => topo::topo(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Completions(args) => reference::completions(args.shell),

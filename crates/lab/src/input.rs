@@ -14,6 +14,7 @@ use scxlab_workload::{Program, WorkloadArg, WorkloadError, parse_workload_arg};
 use serde::{Deserialize, Serialize};
 
 use crate::recipe;
+use crate::recorded::{self, Parameters, Recorded, RecordedError};
 use crate::scheduler::{DEFAULT_CLASS, SchedulerArg, SchedulerArgError};
 
 /// The files that arguments may name, and the sysfs of the host.
@@ -58,6 +59,8 @@ pub enum InputError {
     Workload(#[from] WorkloadError),
     #[error(transparent)]
     Scheduler(#[from] SchedulerArgError),
+    #[error(transparent)]
+    Recorded(#[from] RecordedError),
 }
 
 impl InputError {
@@ -81,11 +84,14 @@ fn read(path: &str, files: &dyn InputFiles) -> Result<Vec<u8>, InputError> {
 }
 
 /// Resolves `-m`. An argument that contains a slash or ends in `.xml` or `.toml` names a file,
-/// `host` means this machine, and any other argument is a preset or a spec such as `2n4c2t`.
+/// `host` means this machine, a trace file stands for the machine in it, and any other argument is a
+/// preset or a spec such as `2n4c2t`.
 pub fn machine(arg: &str, files: &dyn InputFiles) -> Result<Machine, InputError> {
     let lower = arg.to_ascii_lowercase();
     let machine = if arg == "host" {
         Machine::from_sysfs(files)
+    } else if let Some(machine) = machine_of_recording(arg, files)? {
+        return Ok(machine);
     } else if arg.contains('/') || lower.ends_with(".xml") || lower.ends_with(".toml") {
         let text = read_text(arg, files)?;
         let is_lstopo = lower.ends_with(".xml")
@@ -95,6 +101,33 @@ pub fn machine(arg: &str, files: &dyn InputFiles) -> Result<Machine, InputError>
         Machine::resolve(arg)
     };
     Ok(machine?)
+}
+
+/// Splits a `-w` argument that may be a recording into its path and its parameters. A file with the
+/// extension of a workload or a machine is no recording.
+fn recording_arg<'a>(arg: &'a str, files: &dyn InputFiles) -> Option<(&'a str, &'a str)> {
+    let begin = [",repeat=", ",scale="].iter().filter_map(|key| arg.find(key)).min();
+    let (path, keys) = arg.split_at(begin.unwrap_or(arg.len()));
+    let extension = path.rsplit_once('.').map(|(_, ext)| ext.to_ascii_lowercase());
+    let other = matches!(extension.as_deref(), Some("toml" | "json" | "xml"));
+    (!other && files.is_file(path)).then_some((path, keys))
+}
+
+/// Reads the recording that a `-w` argument names; None if it names something else.
+pub fn recording(arg: &str, files: &dyn InputFiles) -> Result<Option<Recorded>, InputError> {
+    let Some((path, keys)) = recording_arg(arg, files) else { return Ok(None) };
+    let parameters = Parameters::parse(path, keys)?;
+    Ok(recorded::read(path, &read(path, files)?, parameters)?)
+}
+
+fn machine_of_recording(
+    arg: &str,
+    files: &dyn InputFiles,
+) -> Result<Option<Machine>, InputError> {
+    match recording_arg(arg, files) {
+        Some((path, "")) => Ok(recorded::machine(path, &read(path, files)?)?),
+        _ => Ok(None),
+    }
 }
 
 /// A workload.
@@ -108,8 +141,11 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// Resolves `-w`: a generator, a workload file, or a command.
+    /// Resolves `-w`: a generator, a workload file, a recording, or a command.
     pub fn resolve(arg: &str, files: &dyn InputFiles) -> Result<Workload, InputError> {
+        if let Some(recorded) = recording(arg, files)? {
+            return Ok(Workload::Program(Box::new(recorded.replay.program)));
+        }
         Ok(match parse_workload_arg(arg)? {
             WorkloadArg::Program(program) => Workload::Program(program),
             WorkloadArg::File { path, guests } => {

@@ -17,6 +17,7 @@ pub mod left_out;
 pub mod metric;
 pub mod prepare;
 pub mod recipe;
+pub mod recorded;
 pub mod report;
 pub mod reproduce;
 pub mod results;

@@ -382,6 +382,12 @@ pub fn from_toml(name: &str, text: &str) -> Result<Program, WorkloadError> {
     Ok(program.with_places(places::Places::of_toml(name, text)))
 }
 
+/// Returns a program in scxlab's TOML form, which `from_toml` parses.
+pub fn to_toml(program: &Program) -> String {
+    // The types above have nothing that TOML lacks: keys are text, and there is no null.
+    toml::to_string(program).expect("a program has a TOML form")
+}
+
 /// Parses a program in scxlab's JSON form, which has the same keys as TOML.
 pub fn from_json(name: &str, text: &str) -> Result<Program, WorkloadError> {
     let parsed: Result<Program, _> = serde_json::from_str(text);

@@ -91,6 +91,12 @@ Examples:
   scxlab topo host --costs
   lstopo --of xml server.xml; scxlab topo server.xml --format json";
 
+pub const WORKLOAD_SHOW: &str = "\
+Examples:
+  scxlab workload show schbench,workers=4
+  scxlab workload show trace.pftrace
+  scxlab workload show trace.pftrace,scale=2 --toml";
+
 pub const INSPECT: &str = "\
 Examples:
   scxlab inspect vtime

@@ -100,7 +100,7 @@ impl Executor {
         let c = cond.index(&self.threads[t].binding);
         let waiting = self.conds[c].waiters.len().min(most);
         if waiting > 0 {
-            self.wake_futex(sys, WaitObject::Cond, c, waiting);
+            self.wake_futex(sys, WaitObject::Cond, c, most);
         }
         for _ in 0..waiting {
             let Some((waiter, m)) = self.conds[c].waiters.pop_front() else {
@@ -127,7 +127,7 @@ impl Executor {
         }
         let others = std::mem::take(&mut barrier.waiters);
         if !others.is_empty() {
-            self.wake_futex(sys, WaitObject::Barrier, b, others.len());
+            self.wake_futex(sys, WaitObject::Barrier, b, usize::MAX);
         }
         for &other in &others {
             self.release(sys, other, false);
@@ -174,7 +174,8 @@ impl Executor {
 
     /// Makes the system call that wakes threads from a futex. The caller releases the threads.
     fn wake_futex(&mut self, sys: &mut dyn Sys, object: WaitObject, index: usize, most: usize) {
-        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        // A call that wakes all waiters says so, as glibc does with INT_MAX.
+        let most = u32::try_from(most).unwrap_or(i32::MAX as u32);
         sys.note_call(Call::FutexWake { object: object_number(object, index), most });
         sys.charge(self.costs.futex_wake);
     }

@@ -1,0 +1,602 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Gathering of each task's history from the events of a trace.
+//!
+//! Owns: the state of each task (it runs, it is ready, it sleeps), and the split of its time on a
+//! CPU into work and the kernel's time.
+//! Does not: interpret waits.
+//!
+//! ```text
+//!            wake-up                 switch to it
+//!   asleep ----------> ready ------------------------> running
+//!      ^                 ^   <------------------------    |
+//!      |                      switch away, runnable       |
+//!      '--------------------------------------------------'
+//!                      switch away, asleep
+//! ```
+
+mod cpu;
+
+use std::collections::BTreeMap;
+use std::io;
+
+use scxlab_machine::{CpuId, Machine, Nanos, TaskId};
+use scxlab_trace::event::{Event, EventKind, PrevState};
+use scxlab_trace::{Call, Names, Sink};
+
+use crate::history::{History, Origin, Sleep, Step, TaskHistory, TaskIndex, Waker};
+use crate::overhead::Overhead;
+use cpu::{Cpus, WORK_SHIFT};
+
+/// Maximum number of steps and waits of a recording. A step takes 48 bytes.
+pub const MAX_STEPS: u64 = 10_000_000;
+
+/// Work in ns that is not told from the rest of a system call.
+pub(crate) const NOISE: Nanos = 300;
+
+/// Time in ns within which a wake-up belongs to the system call before it.
+const CALL_LENGTH: Nanos = 20_000;
+
+/// Time in ns by which an event can come before another that caused it.
+const CLOCK_SKEW: Nanos = 1_000_000;
+
+/// Time in ns after a task's begin of running within which a read belongs to the wait before it.
+const AFTER_WAIT: Nanos = 20_000;
+
+/// Takes the events of a trace, and returns the history of its tasks.
+///
+/// ```
+/// use scxlab_machine::Machine;
+/// use scxlab_recording::Recorder;
+/// let machine = Machine::resolve("1n2c1t").unwrap();
+/// let history = Recorder::new(&machine).history(None);
+/// assert!(history.tasks.is_empty());
+/// ```
+pub struct Recorder {
+    history: History,
+    tracks: Vec<Track>,
+    /// Task of each id; a later task can have the same id.
+    slots: Vec<Option<TaskIndex>>,
+    /// The last task of each thread id.
+    by_pid: BTreeMap<u32, TaskIndex>,
+    cpus: Cpus,
+    overhead: Overhead,
+    begun: bool,
+    nr_steps: u64,
+}
+
+/// The present state of a task.
+#[derive(Clone, Copy, Debug)]
+struct Track {
+    state: State,
+    /// Work since the last step, in 1/1024 ns.
+    open: u64,
+    /// Time of the last switch to the task.
+    switched_in: Nanos,
+    /// Version of the task's name.
+    version: u64,
+    /// A wake-up while the task ran. The wait that it ends may follow, because the clocks of CPUs
+    /// differ, and because a task is on its way off its CPU for a while.
+    early: Option<EarlyWake>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct EarlyWake {
+    at: Nanos,
+    by: Waker,
+    /// Index of the wake-up in the waker's steps.
+    step: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Unknown,
+    Running,
+    Ready { since: Nanos },
+    Asleep { sleep: u32 },
+    Dead,
+}
+
+impl Recorder {
+    /// Creates a recorder for a trace of this machine.
+    pub fn new(machine: &Machine) -> Recorder {
+        Recorder {
+            history: History::default(),
+            tracks: Vec::new(),
+            slots: Vec::new(),
+            by_pid: BTreeMap::new(),
+            cpus: Cpus::new(machine),
+            overhead: Overhead::of(machine),
+            begun: false,
+            nr_steps: 0,
+        }
+    }
+
+    /// Whether the recording has more steps than a workload can have. The further events were
+    /// dropped.
+    pub fn is_full(&self) -> bool {
+        self.nr_steps >= MAX_STEPS
+    }
+
+    /// Returns the history. `end` is the time of the recording's end, if it is later than the last
+    /// event.
+    pub fn history(mut self, end: Option<Nanos>) -> History {
+        let end = self.history.end.max(end.unwrap_or(0));
+        self.history.end = end;
+        for cpu in self.cpus.ids() {
+            if let Some(task) = self.cpus.task(cpu) {
+                self.run_to(cpu, end);
+                let since = self.tracks[task as usize].switched_in;
+                self.history.tasks[task as usize].run_ns += end.saturating_sub(since);
+            }
+        }
+        for task in 0..self.tracks.len() {
+            self.close(task as TaskIndex);
+            if let State::Ready { since } = self.tracks[task].state {
+                self.history.tasks[task].wait_ns += end.saturating_sub(since);
+            }
+        }
+        self.history
+    }
+
+    /// Returns the task with this id. A task that is seen for the first time existed before.
+    fn task(&mut self, id: TaskId, names: &Names) -> TaskIndex {
+        let known = self.slots.get(id.idx()).copied().flatten();
+        let pid = names.task(id).map(|name| name.pid);
+        match known {
+            Some(task) if pid.is_none_or(|p| p == self.history.tasks[task as usize].name.pid) => {
+                self.refresh_name(task, id, names);
+                task
+            }
+            _ => {
+                let origin = match self.begun {
+                    true if known.is_some() => Origin::Appeared,
+                    _ => Origin::Start,
+                };
+                self.add(id, names, origin, State::Unknown)
+            }
+        }
+    }
+
+    /// Takes over the present name of a task.
+    fn refresh_name(&mut self, task: TaskIndex, id: TaskId, names: &Names) {
+        let version = names.task_version(id);
+        let known = &mut self.tracks[task as usize].version;
+        if *known != version {
+            *known = version;
+            if let Some(name) = names.task(id) {
+                let task = &mut self.history.tasks[task as usize];
+                task.name = name.clone();
+                task.is_vcpu |= is_vcpu(&name.comm);
+            }
+        }
+    }
+
+    fn add(&mut self, id: TaskId, names: &Names, origin: Origin, state: State) -> TaskIndex {
+        let task = self.history.tasks.len() as TaskIndex;
+        let name = names.task(id).cloned().unwrap_or_else(|| scxlab_trace::TaskName {
+            pid: id.0,
+            tgid: id.0,
+            comm: format!("task {}", id.0),
+            prio: 120,
+        });
+        self.history.tasks.push(TaskHistory {
+            name,
+            attributes: None,
+            origin,
+            born: self.history.end.max(self.history.start),
+            ended: None,
+            steps: Vec::new(),
+            sleeps: Vec::new(),
+            run_ns: 0,
+            wait_ns: 0,
+            switches: 0,
+            is_vcpu: false,
+        });
+        // The first look at the task's name is that of `refresh_name`.
+        self.tracks.push(Track { state, open: 0, switched_in: 0, version: u64::MAX, early: None });
+        self.by_pid.insert(self.history.tasks[task as usize].name.pid, task);
+        self.assign(id, task);
+        self.refresh_name(task, id, names);
+        task
+    }
+
+    fn push(&mut self, task: TaskIndex, step: Step) {
+        self.nr_steps += 1;
+        self.history.tasks[task as usize].steps.push(step);
+    }
+
+    /// Lets the CPU's task work until `at`.
+    fn run_to(&mut self, cpu: CpuId, at: Nanos) {
+        if let Some((task, work)) = self.cpus.run_to(cpu, at) {
+            let open = &mut self.tracks[task as usize].open;
+            *open = open.saturating_add(work);
+        }
+    }
+
+    /// Ends the present piece of work of a task.
+    fn close(&mut self, task: TaskIndex) {
+        let open = std::mem::take(&mut self.tracks[task as usize].open);
+        let work = open >> WORK_SHIFT;
+        let after_call = matches!(
+            self.history.tasks[task as usize].steps.last(),
+            Some(Step::Call(..) | Step::Wake(..) | Step::Sleep(_))
+        );
+        if work == 0 || after_call && self.history.has_calls && work < NOISE {
+            return;
+        }
+        let steps = &mut self.history.tasks[task as usize].steps;
+        match steps.last_mut() {
+            Some(Step::Work(before)) => *before = before.saturating_add(work),
+            _ => self.push(task, Step::Work(work)),
+        }
+    }
+
+    /// Subtracts a cost from the task's last piece of work, which included it.
+    fn correct_last_work(&mut self, task: TaskIndex, cost: Nanos) {
+        let steps = &mut self.history.tasks[task as usize].steps;
+        let found =
+            steps.iter_mut().rev().find(|step| !matches!(step, Step::Wake(..) | Step::Sleep(_)));
+        if let Some(Step::Work(work)) = found {
+            *work = work.saturating_sub(cost);
+            if *work < NOISE {
+                *work = 0;
+            }
+        }
+    }
+
+    fn switch(
+        &mut self,
+        at: Nanos,
+        cpu: CpuId,
+        (prev, next): (Option<TaskId>, Option<TaskId>),
+        state: PrevState,
+        names: &Names,
+    ) {
+        let tgid = |id: Option<TaskId>| id.and_then(|id| names.task(id)).map_or(0, |n| n.tgid);
+        let mm = if tgid(prev) == tgid(next) { 0 } else { self.overhead.switch_mm() };
+        if let Some(prev) = prev {
+            let task = self.task(prev, names);
+            self.switch_out(at, cpu, task, state, mm);
+            if state == PrevState::Exited {
+                self.slots[prev.idx()] = None;
+            }
+        }
+        match next {
+            Some(next) => {
+                let task = self.task(next, names);
+                self.switch_in(at, cpu, task);
+            }
+            None => self.set_task(at, cpu, None),
+        }
+    }
+
+    /// Sets the task that runs on a CPU.
+    fn set_task(&mut self, at: Nanos, cpu: CpuId, task: Option<TaskIndex>) {
+        for sibling in self.cpus.changes_with(cpu, task.is_some()) {
+            self.run_to(sibling, at);
+        }
+        self.cpus.set_task(cpu, task, at + self.overhead.after_switch);
+    }
+
+    fn switch_out(&mut self, at: Nanos, cpu: CpuId, task: TaskIndex, state: PrevState, mm: Nanos) {
+        match self.cpus.task(cpu) {
+            Some(running) if running == task => {}
+            None if self.tracks[task as usize].state == State::Unknown => {
+                // The task has run since before the recording.
+                let start = self.history.start;
+                self.tracks[task as usize].switched_in = start;
+                self.cpus.set_task(cpu, Some(task), start);
+            }
+            _ => {
+                self.history.inconsistent += 1;
+                return;
+            }
+        }
+        let sleeps = matches!(state, PrevState::Sleeping | PrevState::Uninterruptible);
+        let dequeue = if sleeps { self.overhead.dequeue } else { 0 };
+        self.run_to(cpu, at.saturating_sub(self.overhead.switch + mm + dequeue));
+        let since = self.tracks[task as usize].switched_in;
+        self.history.tasks[task as usize].run_ns += at.saturating_sub(since);
+        self.tracks[task as usize].state = match state {
+            PrevState::Runnable => State::Ready { since: at },
+            PrevState::Exited => {
+                self.close(task);
+                self.history.tasks[task as usize].ended.get_or_insert(at);
+                State::Dead
+            }
+            PrevState::Sleeping | PrevState::Uninterruptible => {
+                self.sleep(at, task, state == PrevState::Uninterruptible)
+            }
+        };
+        let early = self.tracks[task as usize].early;
+        match (early, self.tracks[task as usize].state) {
+            (Some(wake), State::Asleep { sleep }) if wake.at.saturating_add(CALL_LENGTH) >= at => {
+                self.tracks[task as usize].early = None;
+                self.end_sleep(at, task, sleep, wake.by);
+                self.tracks[task as usize].state = State::Ready { since: at };
+            }
+            _ => self.forget_early(task),
+        }
+    }
+
+    fn sleep(&mut self, at: Nanos, task: TaskIndex, uninterruptible: bool) -> State {
+        let last = self.history.tasks[task as usize].steps.last();
+        let open = &mut self.tracks[task as usize].open;
+        let short = *open >> WORK_SHIFT < CALL_LENGTH;
+        if short && matches!(last, Some(Step::Call(_, call)) if begins_wait(call)) {
+            // Only the kernel has run since the call.
+            *open = 0;
+        }
+        self.close(task);
+        self.begin_sleep(at, task, uninterruptible)
+    }
+
+    fn begin_sleep(&mut self, from: Nanos, task: TaskIndex, uninterruptible: bool) -> State {
+        let TaskHistory { sleeps, steps, .. } = &mut self.history.tasks[task as usize];
+        let (sleep, step) = (sleeps.len() as u32, steps.len() as u32);
+        sleeps.push(Sleep { from, until: None, by: Waker::Unknown, step, uninterruptible });
+        self.push(task, Step::Sleep(sleep));
+        State::Asleep { sleep }
+    }
+
+    fn switch_in(&mut self, at: Nanos, cpu: CpuId, task: TaskIndex) {
+        match self.tracks[task as usize].state {
+            State::Ready { since } => {
+                self.history.tasks[task as usize].wait_ns += at.saturating_sub(since);
+            }
+            // The recording has no wake-up.
+            State::Asleep { sleep } => self.end_sleep(at, task, sleep, Waker::Unknown),
+            State::Unknown => {}
+            State::Running | State::Dead => self.history.inconsistent += 1,
+        }
+        self.history.tasks[task as usize].switches += 1;
+        let track = &mut self.tracks[task as usize];
+        (track.state, track.switched_in) = (State::Running, at);
+        self.set_task(at, cpu, Some(task));
+    }
+
+    fn end_sleep(&mut self, at: Nanos, task: TaskIndex, sleep: u32, by: Waker) {
+        let sleep = &mut self.history.tasks[task as usize].sleeps[sleep as usize];
+        (sleep.until, sleep.by) = (Some(at), by);
+    }
+
+    fn wakeup(&mut self, at: Nanos, cpu: CpuId, task: TaskId, waker: Option<TaskId>, names: &Names) {
+        self.history.has_wakeups = true;
+        let task = self.task(task, names);
+        let waker = waker.map(|waker| self.task(waker, names));
+        let by = waker.filter(|w| self.cpus.task(cpu) == Some(*w));
+        match by {
+            Some(waker) => self.leave_user_mode(at, cpu, waker),
+            None => self.run_to(cpu, at.saturating_sub(self.overhead.before_interrupt_wake)),
+        }
+        self.cpus.busy_until(cpu, at + self.overhead.after_wake);
+        let sleep = match self.tracks[task as usize].state {
+            State::Asleep { sleep } => sleep,
+            // The task comes to the workload with this wake-up.
+            State::Unknown if waker.is_none() => {
+                let t = &mut self.history.tasks[task as usize];
+                (t.born, t.origin) = (at, Origin::Appeared);
+                self.tracks[task as usize].state = State::Ready { since: at };
+                return;
+            }
+            State::Unknown => {
+                let start = self.history.start;
+                match self.begin_sleep(start, task, false) {
+                    State::Asleep { sleep } => sleep,
+                    _ => return,
+                }
+            }
+            State::Running => return self.wake_early(at, task, waker),
+            State::Ready { .. } | State::Dead => return,
+        };
+        let source = waker.map_or(Waker::Interrupt, Waker::Task);
+        self.end_sleep(at, task, sleep, source);
+        self.tracks[task as usize].state = State::Ready { since: at };
+        if let Some(waker) = waker {
+            self.push(waker, Step::Wake(task, sleep));
+        }
+    }
+
+    /// Notes a wake-up of a running task.
+    fn wake_early(&mut self, at: Nanos, task: TaskIndex, waker: Option<TaskIndex>) {
+        self.forget_early(task);
+        let sleep = self.history.tasks[task as usize].sleeps.len() as u32;
+        let mut step = 0;
+        if let Some(waker) = waker {
+            step = self.history.tasks[waker as usize].steps.len();
+            self.push(waker, Step::Wake(task, sleep));
+        }
+        let by = waker.map_or(Waker::Interrupt, Waker::Task);
+        self.tracks[task as usize].early = Some(EarlyWake { at, by, step });
+    }
+
+    /// Takes back an early wake-up that no wait followed.
+    fn forget_early(&mut self, task: TaskIndex) {
+        if let Some(EarlyWake { by: Waker::Task(waker), step, .. }) =
+            self.tracks[task as usize].early.take()
+        {
+            self.history.tasks[waker as usize].steps[step] = Step::Work(0);
+        }
+    }
+
+    /// Ends the work of a task that wakes another: at its system call, or if the recording has
+    /// none, before this wake-up.
+    fn leave_user_mode(&mut self, at: Nanos, cpu: CpuId, waker: TaskIndex) {
+        let last = self.history.tasks[waker as usize].steps.last();
+        let in_call = match last {
+            Some(Step::Call(_, Call::FutexWake { .. } | Call::Write { .. })) => true,
+            Some(Step::Wake(..)) => self.history.has_calls,
+            _ => false,
+        };
+        if in_call && at < self.cpus.from(cpu).saturating_add(CALL_LENGTH) {
+            return;
+        }
+        self.run_to(cpu, at.saturating_sub(self.overhead.before_wake));
+        self.close(waker);
+    }
+
+    fn fork(&mut self, at: Nanos, cpu: CpuId, parent: Option<TaskId>, child: TaskId, names: &Names) {
+        let parent = parent.map(|parent| self.task(parent, names));
+        let origin = parent.map_or(Origin::Start, Origin::Fork);
+        let child = self.forked(at, child, names, origin);
+        let Some(parent) = parent.filter(|p| self.cpus.task(cpu) == Some(*p)) else { return };
+        self.run_to(cpu, at.saturating_sub(self.overhead.fork));
+        self.close(parent);
+        self.push(parent, Step::Fork(child));
+        self.cpus.busy_until(cpu, at + self.overhead.after_wake);
+    }
+
+    /// Returns a task that was forked. The clocks of CPUs differ a little, so events of the new task
+    /// can come before that of its fork; they are then under another id.
+    fn forked(&mut self, at: Nanos, id: TaskId, names: &Names, origin: Origin) -> TaskIndex {
+        let pid = names.task(id).map_or(id.0, |name| name.pid);
+        let early = |task: &TaskIndex| {
+            let t = &self.history.tasks[*task as usize];
+            t.ended.is_none() && t.born.saturating_add(CLOCK_SKEW) >= at
+        };
+        let Some(task) = self.by_pid.get(&pid).copied().filter(early) else {
+            return self.add(id, names, origin, State::Ready { since: at });
+        };
+        self.assign(id, task);
+        self.refresh_name(task, id, names);
+        self.history.tasks[task as usize].origin = origin;
+        if self.tracks[task as usize].state == State::Unknown {
+            self.tracks[task as usize].state = State::Ready { since: at };
+        }
+        task
+    }
+
+    /// Notes the task that has this id from now on.
+    fn assign(&mut self, id: TaskId, task: TaskIndex) {
+        if self.slots.len() <= id.idx() {
+            self.slots.resize(id.idx() + 1, None);
+        }
+        self.slots[id.idx()] = Some(task);
+    }
+
+    fn call(&mut self, at: Nanos, cpu: CpuId, task: TaskIndex, call: Call) {
+        self.history.has_calls = true;
+        if self.cpus.task(cpu) != Some(task) {
+            self.history.inconsistent += 1;
+            return;
+        }
+        if matches!(call, Call::Read { .. }) {
+            self.read(at, cpu, task, &call);
+        } else {
+            self.run_to(cpu, at.saturating_sub(self.overhead.before_call(&call)));
+        }
+        self.close(task);
+        self.push(task, Step::Call(at, call));
+        self.cpus.busy_until(cpu, at + self.overhead.after_call(&call));
+    }
+
+    /// Ends the work before a read, whose event is at its end.
+    fn read(&mut self, at: Nanos, cpu: CpuId, task: TaskIndex, call: &Call) {
+        let cost = self.overhead.before_call(call);
+        let waited = match self.history.tasks[task as usize].steps.last() {
+            Some(Step::Sleep(_)) => {
+                let track = &self.tracks[task as usize];
+                at.saturating_sub(track.switched_in) < AFTER_WAIT && track.open >> WORK_SHIFT < AFTER_WAIT
+            }
+            // The read has woken a writer.
+            Some(Step::Wake(..)) => at < self.cpus.from(cpu).saturating_add(CALL_LENGTH),
+            _ => false,
+        };
+        match waited {
+            true => {
+                self.tracks[task as usize].open = 0;
+                self.correct_last_work(task, cost);
+            }
+            false => self.run_to(cpu, at.saturating_sub(cost)),
+        }
+    }
+
+    fn attributes(&mut self, task: TaskId, names: &Names) {
+        let Some(attributes) = names.attributes(task).cloned() else { return };
+        let task = self.task(task, names);
+        let mut path = attributes.cgroup.as_str();
+        while !path.is_empty() {
+            if let Some(limits) = names.cgroup(path) {
+                self.history.cgroups.insert(path.to_owned(), limits.clone());
+            }
+            path = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        }
+        let before = self.history.tasks[task as usize].attributes.as_ref().map(|a| a.nice);
+        if before.is_some_and(|nice| nice != attributes.nice) {
+            self.close(task);
+            self.push(task, Step::Nice(attributes.nice));
+        } else {
+            self.history.tasks[task as usize].attributes = Some(attributes);
+        }
+    }
+}
+
+/// Whether a task is a virtual CPU by its name: KVM's are called `CPU 0/KVM`.
+fn is_vcpu(comm: &str) -> bool {
+    comm.ends_with("/KVM") || comm.contains("-vcpu")
+}
+
+/// Whether a task that sleeps after this call waits in it.
+pub(crate) fn begins_wait(call: &Call) -> bool {
+    match call {
+        Call::FutexWait { .. }
+        | Call::Poll { .. }
+        | Call::SleepFor { .. }
+        | Call::SleepUntil { .. }
+        | Call::Io { .. }
+        | Call::Join => true,
+        Call::FutexWake { .. }
+        | Call::Write { .. }
+        | Call::Read { .. }
+        | Call::Exec
+        | Call::Yield
+        | Call::Count { .. } => false,
+    }
+}
+
+impl Sink for Recorder {
+    fn event(&mut self, event: &Event, names: &Names) {
+        let Event { time: at, cpu, kind } = *event;
+        if self.is_full() || !self.cpus.has(cpu) {
+            self.history.inconsistent += u64::from(!self.cpus.has(cpu));
+            return;
+        }
+        if !std::mem::replace(&mut self.begun, true) {
+            self.history.start = at;
+            self.history.end = at;
+        }
+        self.history.end = self.history.end.max(at);
+        match kind {
+            EventKind::Switch { prev, next, prev_state } => {
+                self.switch(at, cpu, (prev, next), prev_state, names);
+            }
+            EventKind::Wakeup { task, waker, .. } => self.wakeup(at, cpu, task, waker, names),
+            EventKind::Fork { parent, child } => self.fork(at, cpu, parent, child, names),
+            EventKind::Exit { task } => {
+                let task = self.task(task, names);
+                if self.cpus.task(cpu) == Some(task) {
+                    self.run_to(cpu, at.saturating_sub(self.overhead.exit));
+                    self.close(task);
+                    self.cpus.busy_until(cpu, Nanos::MAX);
+                }
+                self.history.tasks[task as usize].ended = Some(at);
+            }
+            EventKind::Call { task, call } => {
+                let task = self.task(task, names);
+                self.call(at, cpu, task, call);
+            }
+            EventKind::Attributes { task } => self.attributes(task, names),
+            EventKind::GuestRun { .. } => {
+                if let Some(task) = self.cpus.task(cpu) {
+                    self.history.tasks[task as usize].is_vcpu = true;
+                }
+            }
+            EventKind::Lost { events } => self.history.lost += events,
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

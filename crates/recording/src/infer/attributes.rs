@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Names and attributes of threads and cgroups.
+//!
+//! Owns: names that are unique and no patterns.
+
+use std::collections::BTreeMap;
+
+use scxlab_trace::{TaskAttributes, TaskPolicy};
+use scxlab_workload::program::{CgroupDef, CpuList, Op, PolicyDef, ThreadTemplate, TimeSpan};
+
+use super::Plan;
+use crate::history::{History, Origin, TaskIndex};
+
+/// Returns a name for each task: the name in the recording, with the thread id if several tasks
+/// have the same name.
+pub fn names(history: &History) -> Vec<String> {
+    let mut count: BTreeMap<String, u32> = BTreeMap::new();
+    let plain: Vec<String> = history.tasks.iter().map(|t| plain(&t.name.comm)).collect();
+    for name in &plain {
+        *count.entry(name.clone()).or_default() += 1;
+    }
+    let mut used: BTreeMap<String, u32> = BTreeMap::new();
+    let mut unique = |name: String| {
+        let again = used.entry(name.clone()).or_default();
+        *again += 1;
+        if *again == 1 { name } else { format!("{name}.{again}") }
+    };
+    let named = plain.into_iter().zip(&history.tasks).map(|(name, task)| {
+        let single = count.get(&name) == Some(&1);
+        if single { name } else { format!("{name}.{}", task.name.pid) }
+    });
+    named.map(&mut unique).collect()
+}
+
+/// Returns the name without the braces of a pattern.
+fn plain(comm: &str) -> String {
+    let name = comm.replace(['{', '}'], "_");
+    if name.is_empty() { "task".to_owned() } else { name }
+}
+
+/// Returns a task's thread with its ops.
+pub fn thread(plan: &Plan<'_>, task: TaskIndex, ops: Vec<Op>) -> ThreadTemplate {
+    let t = &plan.history.tasks[task as usize];
+    let fallback = TaskAttributes::default();
+    let attributes = t.attributes.as_ref().unwrap_or(&fallback);
+    let nice = match t.attributes {
+        Some(_) => attributes.nice,
+        None => i8::try_from((t.name.prio - 120).clamp(-20, 19)).unwrap_or(0),
+    };
+    let late = !plan.is_forked(task) && t.origin != Origin::Start;
+    let delay = late.then(|| TimeSpan(t.born.saturating_sub(plan.history.start)));
+    let shares = plan.history.tasks.iter().filter(|o| o.name.tgid == t.name.tgid).count() > 1;
+    ThreadTemplate {
+        instances: u32::from(!plan.is_forked(task)),
+        policy: policy(attributes.policy),
+        nice,
+        slice: (attributes.slice > 0).then_some(TimeSpan(attributes.slice)),
+        cpus: attributes.cpus.as_deref().and_then(cpu_list),
+        cgroup: (attributes.cgroup.len() > 1).then(|| attributes.cgroup.clone()),
+        process: shares.then(|| format!("process {}", t.name.tgid)),
+        delay: delay.filter(|d| d.0 > 0),
+        ..ThreadTemplate::new(&plan.names[task as usize], ops)
+    }
+}
+
+fn policy(policy: TaskPolicy) -> PolicyDef {
+    match policy {
+        TaskPolicy::Normal => PolicyDef::Normal,
+        TaskPolicy::Batch => PolicyDef::Batch,
+        TaskPolicy::Idle => PolicyDef::Idle,
+        TaskPolicy::Ext => PolicyDef::Ext,
+        TaskPolicy::Fifo(prio) => PolicyDef::Fifo(prio),
+        TaskPolicy::RoundRobin(prio) => PolicyDef::Rr(prio),
+        TaskPolicy::Deadline { runtime, deadline, period } => PolicyDef::Deadline {
+            runtime: TimeSpan(runtime),
+            deadline: TimeSpan(deadline),
+            period: TimeSpan(period),
+        },
+    }
+}
+
+fn cpu_list(text: &str) -> Option<CpuList> {
+    let ranges: Option<Vec<_>> =
+        text.split(',').map(|r| scxlab_workload::program::cpus::parse_range(r.trim())).collect();
+    CpuList::from_ranges(ranges?)
+}
+
+/// Returns the cgroups of the workload's tasks, and those above them.
+pub fn cgroups(plan: &Plan<'_>) -> Vec<CgroupDef> {
+    let paths = plan.tasks().filter_map(|t| {
+        plan.history.tasks[t as usize].attributes.as_ref().map(|a| a.cgroup.as_str())
+    });
+    let mut used: BTreeMap<&str, ()> = BTreeMap::new();
+    for mut path in paths {
+        while path.len() > 1 {
+            used.insert(path, ());
+            path = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        }
+    }
+    used.into_keys().map(|path| cgroup(plan, path)).collect()
+}
+
+fn cgroup(plan: &Plan<'_>, path: &str) -> CgroupDef {
+    let mut def = CgroupDef::new(path);
+    if let Some(limits) = plan.history.cgroups.get(path) {
+        def.weight = limits.weight;
+        def.quota = limits.quota.map(TimeSpan);
+        def.period = TimeSpan(limits.period);
+        def.idle = limits.idle;
+        def.cpus = limits.cpus.as_deref().and_then(cpu_list);
+    }
+    def
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The meaning of each futex: a barrier, a mutex, or a plain dependency.
+//!
+//! Owns: the rules. A recording has only the calls of tasks that waited or that woke a waiter.
+//!
+//! - A barrier: each call wakes all waiters, the same set of tasks takes part in each round, and the
+//!   last one to come is not always the same.
+//! - A mutex: each call wakes one task, and at least four of five calls are by tasks that also
+//!   wait.
+//! - Otherwise each wake-up is a dependency of the woken task.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use scxlab_machine::Nanos;
+use scxlab_trace::Call;
+use scxlab_workload::program::BarrierDef;
+
+use super::Plan;
+use crate::history::{Step, TaskHistory, TaskIndex};
+
+/// The meaning of a futex.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Futex {
+    /// A barrier of this many tasks.
+    Barrier(u32),
+    /// A mutex.
+    Mutex,
+    /// A dependency of each waiter on its waker.
+    Dependency,
+}
+
+/// A call that woke tasks.
+struct Round {
+    waker: TaskIndex,
+    woken: Vec<TaskIndex>,
+    most: u32,
+}
+
+/// Returns the meaning of each futex on which a task waited.
+pub fn classify(plan: &Plan<'_>) -> BTreeMap<u64, Futex> {
+    let mut rounds: BTreeMap<u64, Vec<Round>> = BTreeMap::new();
+    for task in plan.tasks() {
+        collect(plan, task, &mut rounds);
+    }
+    rounds.into_iter().map(|(object, rounds)| (object, meaning(&rounds))).collect()
+}
+
+fn collect(plan: &Plan<'_>, waker: TaskIndex, rounds: &mut BTreeMap<u64, Vec<Round>>) {
+    let steps = &plan.history.tasks[waker as usize].steps;
+    for (i, step) in steps.iter().enumerate() {
+        let Step::Call(_, Call::FutexWake { object, most }) = *step else { continue };
+        let woken: Vec<TaskIndex> = woken(&steps[i + 1..])
+            .filter(|(task, sleep)| {
+                plan.is_kept(*task)
+                    && waited_on(&plan.history.tasks[*task as usize], *sleep) == Some(object)
+            })
+            .map(|(task, _)| task)
+            .collect();
+        if !woken.is_empty() {
+            rounds.entry(object).or_default().push(Round { waker, woken, most });
+        }
+    }
+}
+
+/// Returns the wake-ups at the begin of these steps: tasks and their waits.
+pub fn woken(steps: &[Step]) -> impl Iterator<Item = (TaskIndex, u32)> + '_ {
+    steps.iter().map_while(|step| match step {
+        Step::Wake(task, sleep) => Some((*task, *sleep)),
+        _ => None,
+    })
+}
+
+/// Returns the futex on which a task waited in one of its waits.
+pub fn waited_on(task: &TaskHistory, sleep: u32) -> Option<u64> {
+    let at = task.sleeps[sleep as usize].step as usize;
+    match task.steps[..at].last() {
+        Some(Step::Call(_, Call::FutexWait { object, .. })) => Some(*object),
+        _ => None,
+    }
+}
+
+fn meaning(rounds: &[Round]) -> Futex {
+    let party = |round: &Round| -> BTreeSet<TaskIndex> {
+        round.woken.iter().copied().chain([round.waker]).collect()
+    };
+    let parties = rounds.first().map(party).unwrap_or_default();
+    let wakers: BTreeSet<TaskIndex> = rounds.iter().map(|r| r.waker).collect();
+    let all = rounds.iter().all(|r| r.most > 1 && party(r) == parties);
+    if all && wakers.len() > 1 {
+        return Futex::Barrier(u32::try_from(parties.len()).unwrap_or(u32::MAX));
+    }
+    let waiters: BTreeSet<TaskIndex> = rounds.iter().flat_map(|r| r.woken.clone()).collect();
+    let by_waiters = rounds.iter().filter(|r| waiters.contains(&r.waker)).count();
+    let single = rounds.iter().all(|r| r.most == 1);
+    if single && waiters.len() > 1 && by_waiters * 5 >= rounds.len() * 4 {
+        return Futex::Mutex;
+    }
+    Futex::Dependency
+}
+
+/// Returns the declarations of the barriers.
+pub fn barriers(plan: &Plan<'_>) -> Vec<BarrierDef> {
+    let barrier = |(object, futex): (&u64, &Futex)| match futex {
+        Futex::Barrier(parties) => {
+            Some(BarrierDef { name: barrier_name(*object), parties: *parties })
+        }
+        _ => None,
+    };
+    plan.futexes.iter().filter_map(barrier).collect()
+}
+
+/// Returns the name of a barrier.
+pub fn barrier_name(object: u64) -> String {
+    format!("barrier {object:#x}")
+}
+
+/// Returns the name of a mutex.
+pub fn mutex_name(object: u64) -> String {
+    format!("mutex {object:#x}")
+}
+
+/// Returns the middle of the values.
+pub fn median(mut values: Vec<Nanos>) -> Option<Nanos> {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied()
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The ops of one pass of a task.
+//!
+//! Owns: the op for each step, by the meanings of waits, futexes and channels.
+
+use scxlab_machine::Nanos;
+use scxlab_trace::Call;
+use scxlab_workload::program::{Op, TimeSpan, TimerMode};
+
+use super::channels;
+use super::futexes::{self, Futex};
+use super::timers::Timers;
+use super::{Plan, Wait};
+use crate::history::{Step, TaskIndex, Waker};
+
+/// An act of a task, with the time of the recording at which it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    pub at: Nanos,
+    pub act: Act,
+    /// Task without which the act makes no sense.
+    pub with: Option<TaskIndex>,
+}
+
+/// A semaphore of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Semaphore {
+    /// On which one task waits.
+    Of(TaskIndex),
+    /// On which several tasks of one role wait, by its futex.
+    Shared(u64),
+}
+
+/// A step on the way to an op.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Work in ns.
+    Work(Nanos),
+    /// An op.
+    Op(Op),
+    /// The task got this mutex after a wait.
+    Acquired(u64),
+    /// The task released this mutex, and woke a waiter.
+    Released(u64),
+    /// The task takes this mutex.
+    Lock(u64),
+    /// The task releases this mutex.
+    Unlock(u64),
+    /// The task waits for another one.
+    Wait(Semaphore),
+    /// The task lets another one go on.
+    Post(Semaphore),
+}
+
+/// Returns the acts of one pass.
+pub fn items(plan: &Plan<'_>, task: TaskIndex) -> Vec<Item> {
+    let t = &plan.history.tasks[task as usize];
+    let timers = Timers::of(plan, task);
+    let at = t.born;
+    let mut pass = Pass { plan, task, timers, items: Vec::new(), at, debt: 0, polls: false };
+    for (i, step) in t.steps.iter().enumerate() {
+        match *step {
+            Step::Work(work) => pass.work(work),
+            Step::Call(at, call) => {
+                pass.at = at;
+                pass.call(i, call);
+            }
+            Step::Sleep(sleep) => pass.sleep(sleep),
+            Step::Wake(other, sleep) => pass.wake(other, sleep),
+            Step::Fork(child) => pass.fork(child),
+            Step::Nice(nice) => pass.op(Op::SetNice(nice)),
+        }
+    }
+    pass.end();
+    pass.items
+}
+
+/// Returns the acts of a later pass, in which only tasks that repeat take part. A child that lived
+/// until the end exists already.
+pub fn again(plan: &Plan<'_>, items: &[Item]) -> Vec<Item> {
+    let lives = |t: &TaskIndex| plan.history.tasks[*t as usize].ended.is_none();
+    let stays = |item: &&Item| match (&item.act, item.with) {
+        (Act::Op(Op::Fork(_)), Some(child)) => !lives(&child),
+        (Act::Op(Op::Write { .. } | Op::Read { .. } | Op::Poll { .. }), Some(_)) => false,
+        (_, Some(with)) => plan.repeats[with as usize],
+        (_, None) => true,
+    };
+    items.iter().filter(stays).cloned().collect()
+}
+
+struct Pass<'a> {
+    plan: &'a Plan<'a>,
+    task: TaskIndex,
+    timers: Timers,
+    items: Vec<Item>,
+    /// Time of the present step.
+    at: Nanos,
+    /// Costs of ops that the recording did not have, or had as part of its work.
+    debt: Nanos,
+    /// Whether the task polls before its next read.
+    polls: bool,
+}
+
+impl Pass<'_> {
+    fn op(&mut self, op: Op) {
+        self.push(Act::Op(op), None);
+    }
+
+    fn push(&mut self, act: Act, with: Option<TaskIndex>) {
+        self.items.push(Item { at: self.at, act, with });
+    }
+
+    fn work(&mut self, work: Nanos) {
+        let paid = work.min(self.debt);
+        self.debt -= paid;
+        if work > paid {
+            self.push(Act::Work(work - paid), None);
+        }
+    }
+
+    fn fork(&mut self, child: TaskIndex) {
+        self.at = self.plan.history.tasks[child as usize].born;
+        if self.plan.is_kept(child) {
+            let name = self.plan.names[child as usize].clone();
+            self.push(Act::Op(Op::Fork(name)), Some(child));
+        }
+    }
+
+    fn call(&mut self, at: usize, call: Call) {
+        match call {
+            Call::Write { object, bytes, .. } => self.transfer(at, call, object, bytes),
+            Call::Read { object, bytes, .. } => self.transfer(at, call, object, bytes),
+            Call::Poll { .. } => self.polls = true,
+            Call::SleepUntil { at } => {
+                let timer = self.timers.call(self.plan.since_birth(self.task, at));
+                self.op(timer);
+            }
+            Call::FutexWake { object, .. } => self.futex_wake(at, object),
+            Call::Io { bytes } if !self.sleeps_after(at) => {
+                self.op(Op::Io { bytes, null: true });
+            }
+            Call::Exec => self.op(Op::Exec),
+            Call::Yield => self.op(Op::Yield),
+            Call::Count { units } => self.op(Op::Count(units)),
+            Call::Io { .. } | Call::SleepFor { .. } | Call::FutexWait { .. } | Call::Join => {}
+        }
+    }
+
+    fn sleeps_after(&self, at: usize) -> bool {
+        let steps = &self.plan.history.tasks[self.task as usize].steps;
+        matches!(steps.get(at + 1), Some(Step::Sleep(_)))
+    }
+
+    fn transfer(&mut self, at: usize, call: Call, object: u64, recorded: u64) {
+        let polls = std::mem::take(&mut self.polls);
+        let channels = &self.plan.channels;
+        if !channels.has(object) {
+            let overhead = &self.plan.overhead;
+            let cost = overhead.before_call(&call) + overhead.after_call(&call);
+            return self.push(Act::Work(cost), None);
+        }
+        let repeats = |t: &TaskIndex| self.plan.repeats[*t as usize];
+        let with = channels.parties(object).find(|t| !repeats(t));
+        let bytes = channels.bytes(self.task, at as u32, recorded);
+        let pipe = channels::name(object);
+        match call {
+            _ if bytes == 0 => {}
+            Call::Write { .. } => self.push(Act::Op(Op::Write { pipe, bytes }), with),
+            _ if polls => {
+                let pipes = channels.polled_with(self.task, object);
+                let pipes = pipes.into_iter().map(channels::name).collect();
+                self.push(Act::Op(Op::Poll { pipes, bytes, timeout: None }), with);
+            }
+            _ => self.push(Act::Op(Op::Read { pipe, bytes }), with),
+        }
+    }
+
+    fn futex_wake(&mut self, at: usize, object: u64) {
+        let steps = &self.plan.history.tasks[self.task as usize].steps;
+        let waits = futexes::woken(&steps[at + 1..]).map(|(t, s)| self.plan.wait(t, s));
+        let mut waits = waits.peekable();
+        if waits.peek().is_none() {
+            return;
+        }
+        let waits: Vec<Wait> = waits.collect();
+        match self.plan.futexes.get(&object) {
+            Some(Futex::Barrier(_)) if waits.contains(&Wait::Barrier(object)) => {
+                self.barrier(object);
+            }
+            Some(Futex::Mutex) => self.push(Act::Released(object), None),
+            _ => {
+                // Each post charges a call, where the recording had one for all.
+                let posts = waits.iter().filter(|w| **w == Wait::Dependency).count() as u64;
+                let call = self.plan.overhead.after_call(&Call::FutexWake { object, most: 1 });
+                self.debt += posts.saturating_sub(1) * call;
+            }
+        }
+    }
+
+    fn barrier(&mut self, object: u64) {
+        self.op(Op::Barrier(futexes::barrier_name(object)));
+    }
+
+    fn sleep(&mut self, sleep: u32) {
+        let wait = self.plan.wait(self.task, sleep);
+        let recorded = self.plan.history.tasks[self.task as usize].sleeps[sleep as usize];
+        self.at = recorded.until.unwrap_or(recorded.from);
+        match wait {
+            Wait::Open | Wait::Channel | Wait::Timer => {}
+            Wait::Barrier(object) => self.barrier(object),
+            Wait::Mutex(object) => self.push(Act::Acquired(object), None),
+            Wait::For(length) => self.op(Op::Sleep(TimeSpan(length))),
+            Wait::Dependency => {
+                let by = match recorded.by {
+                    Waker::Task(by) => Some(by),
+                    _ => None,
+                };
+                let semaphore = self.plan.semaphore(self.task, sleep);
+                self.push(Act::Wait(semaphore), by);
+            }
+            Wait::Io { bytes: 0 } => {
+                let until = recorded.until.unwrap_or(self.plan.history.end);
+                self.op(Op::Sleep(TimeSpan(until.saturating_sub(recorded.from))));
+            }
+            Wait::Io { bytes } => self.op(Op::Io { bytes, null: false }),
+            Wait::Arrival => {
+                let at = recorded.until.unwrap_or(self.plan.history.end);
+                let arrival = self.timers.arrival(self.plan.since_birth(self.task, at));
+                self.op(arrival);
+            }
+        }
+    }
+
+    fn wake(&mut self, other: TaskIndex, sleep: u32) {
+        if self.plan.is_kept(other) && self.plan.wait(other, sleep) == Wait::Dependency {
+            let until = self.plan.history.tasks[other as usize].sleeps[sleep as usize].until;
+            self.at = until.unwrap_or(self.at);
+            let semaphore = self.plan.semaphore(other, sleep);
+            self.push(Act::Post(semaphore), Some(other));
+        }
+    }
+
+    /// Ends the pass. A pass with arrivals, and that of a task that was asleep for long at the
+    /// recording's end, lasts as long as the recording.
+    fn end(&mut self) {
+        let task = &self.plan.history.tasks[self.task as usize];
+        if !self.plan.repeats[self.task as usize] || task.ended.is_some() {
+            return;
+        }
+        let end = self.plan.since_birth(self.task, self.plan.history.end);
+        if let Some(rest) = self.timers.rest(end) {
+            self.op(rest);
+        } else if self.sleeps_long(end) {
+            self.op(Op::Timer {
+                name: "recording".to_owned(),
+                period: TimeSpan(end),
+                mode: TimerMode::Absolute,
+                unique: true,
+            });
+        }
+    }
+
+    /// Whether the task slept at the end of the recording for longer than ever before, and for at
+    /// least a tenth of the recording.
+    fn sleeps_long(&self, length: Nanos) -> bool {
+        let task = &self.plan.history.tasks[self.task as usize];
+        let end = self.plan.history.end;
+        let Some((last, before)) = task.sleeps.split_last() else { return false };
+        let longest = before.iter().filter_map(|s| Some(s.until?.saturating_sub(s.from))).max().unwrap_or(0);
+        let slept = end.saturating_sub(last.from);
+        last.until.is_none() && slept > longest && slept > length / 10
+    }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The meaning of each wait.
+//!
+//! Owns: the rules, in the order in which they apply.
+//!
+//! 1. A wait that did not end in the recording has no meaning.
+//! 2. A wait that an interrupt ended after a system call that sleeps has the call's meaning.
+//! 3. A wait before a read, or after a write, of a channel within the workload belongs to the
+//!    channel.
+//! 4. A wait after another system call has the call's meaning.
+//! 5. A wait that another task of the workload ended is a dependency on that task.
+//! 6. A wait of a virtual CPU that an interrupt ended is a sleep of that length, because the timers of
+//!    a guest are its own.
+//! 7. A wait that something outside ended is an arrival at that time; if the waits of the task that
+//!    ended so had nearly the same length, it is a sleep of that length.
+
+use scxlab_machine::Nanos;
+use scxlab_trace::Call;
+
+use super::futexes::{Futex, median};
+use super::Plan;
+use crate::history::{Sleep, Step, TaskHistory, TaskIndex, Waker};
+
+/// The meaning of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The task slept until the end of the recording.
+    Open,
+    /// For bytes in a channel, or for room in it.
+    Channel,
+    /// At a barrier.
+    Barrier(u64),
+    /// For a mutex.
+    Mutex(u64),
+    /// For the task that ended the wait.
+    Dependency,
+    /// For this long.
+    For(Nanos),
+    /// Until a time that the system call names.
+    Timer,
+    /// For a device.
+    Io {
+        /// Bytes of the transfer; 0: unknown.
+        bytes: u64,
+    },
+    /// For something outside the workload, which came at the time of the wake-up.
+    Arrival,
+}
+
+/// Returns the meaning of each wait of each task.
+pub fn classify(plan: &Plan<'_>) -> Vec<Vec<Wait>> {
+    let tasks = 0..plan.history.tasks.len();
+    tasks.map(|task| of_task(plan, task as TaskIndex)).collect()
+}
+
+fn of_task(plan: &Plan<'_>, task: TaskIndex) -> Vec<Wait> {
+    let t = &plan.history.tasks[task as usize];
+    let steady = steady_length(t);
+    let mut waits = vec![Wait::Open; t.sleeps.len()];
+    for (i, step) in t.steps.iter().enumerate() {
+        if let Step::Sleep(sleep) = *step {
+            waits[sleep as usize] = meaning(plan, t, i, &t.sleeps[sleep as usize], steady);
+        }
+    }
+    waits
+}
+
+fn meaning(
+    plan: &Plan<'_>,
+    task: &TaskHistory,
+    at: usize,
+    sleep: &Sleep,
+    steady: Option<Nanos>,
+) -> Wait {
+    let Some(until) = sleep.until else { return open(task, at) };
+    let length = until.saturating_sub(sleep.from);
+    let by_task = matches!(sleep.by, Waker::Task(waker) if plan.is_kept(waker));
+    let by_nobody = !matches!(sleep.by, Waker::Task(_));
+    let after = task.steps.get(at + 1);
+    let before = task.steps[..at].iter().rev().find(|s| !matches!(s, Step::Wake(..)));
+    let has_cause = by_nobody && is_wait(before) && !is_poll(before);
+    if let Some(Step::Call(_, Call::Read { object, .. })) = after
+        && !has_cause
+    {
+        return if plan.channels.has(*object) { Wait::Channel } else { Wait::Arrival };
+    }
+    if after.is_none() && plan.history.has_calls && !is_wait(before) {
+        // The wait was in a read whose end the recording does not have.
+        return Wait::Open;
+    }
+    let Some(Step::Call(_, call)) = before else { return without_call(by_task, task.is_vcpu, sleep, steady) };
+    match *call {
+        Call::Write { object, .. } if plan.channels.has(object) => Wait::Channel,
+        Call::SleepFor { length } if by_nobody => Wait::For(length),
+        Call::SleepUntil { .. } if by_nobody => Wait::Timer,
+        Call::Io { bytes } if by_nobody => Wait::Io { bytes },
+        Call::FutexWait { object, .. } if by_task => match plan.futexes.get(&object) {
+            Some(Futex::Barrier(_)) => Wait::Barrier(object),
+            Some(Futex::Mutex) => Wait::Mutex(object),
+            _ => Wait::Dependency,
+        },
+        Call::FutexWait { timeout: Some(timeout), .. } | Call::Poll { timeout: Some(timeout) }
+            if by_nobody && length.saturating_mul(100) >= timeout.saturating_mul(95) =>
+        {
+            Wait::For(timeout)
+        }
+        _ => without_call(by_task, task.is_vcpu, sleep, steady),
+    }
+}
+
+fn is_poll(step: Option<&Step>) -> bool {
+    matches!(step, Some(Step::Call(_, Call::Poll { .. })))
+}
+
+/// Whether the step is a system call that waits.
+fn is_wait(step: Option<&Step>) -> bool {
+    matches!(step, Some(Step::Call(_, call)) if crate::gather::begins_wait(call))
+}
+
+/// Returns the meaning of a wait that lasted until the end of the recording.
+fn open(task: &TaskHistory, at: usize) -> Wait {
+    match task.steps[..at].last() {
+        Some(Step::Call(_, Call::SleepFor { length })) => Wait::For(*length),
+        Some(Step::Call(_, Call::SleepUntil { .. })) => Wait::Timer,
+        _ => Wait::Open,
+    }
+}
+
+fn without_call(by_task: bool, is_vcpu: bool, sleep: &Sleep, steady: Option<Nanos>) -> Wait {
+    let length = sleep.until.unwrap_or(sleep.from).saturating_sub(sleep.from);
+    match (by_task, steady) {
+        (true, _) => Wait::Dependency,
+        (false, _) if sleep.uninterruptible || is_vcpu => Wait::For(length),
+        (false, Some(steady)) if is_near(length, steady) => Wait::For(length),
+        _ => Wait::Arrival,
+    }
+}
+
+/// Returns the length of the task's waits that interrupts ended without a system call, if nine of
+/// ten have nearly the same.
+fn steady_length(task: &TaskHistory) -> Option<Nanos> {
+    let outside = |s: &&Sleep| s.by == Waker::Interrupt && !s.uninterruptible;
+    let lengths: Vec<Nanos> = task
+        .sleeps
+        .iter()
+        .filter(outside)
+        .filter_map(|s| Some(s.until?.saturating_sub(s.from)))
+        .collect();
+    let count = lengths.len();
+    let middle = median(lengths.clone())?;
+    let near = lengths.iter().filter(|l| is_near(**l, middle)).count();
+    (count >= 8 && near * 10 >= count * 9).then_some(middle)
+}
+
+/// Whether two lengths differ by at most a twentieth.
+fn is_near(a: Nanos, b: Nanos) -> bool {
+    a.abs_diff(b) <= b / 20
+}

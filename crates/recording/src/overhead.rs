@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The kernel's time within a task's time on a CPU, by the machine's cost table.
+//!
+//! Owns: the sums of constants that a replay charges again, so that they are not part of the work.
+//! Does not: hold constants. Locks of run queues count as free ones.
+
+use scxlab_machine::{Machine, Nanos};
+use scxlab_trace::{Call, ChannelKind};
+
+/// Costs of the kernel's paths on one machine, in ns.
+#[derive(Clone, Debug)]
+pub struct Overhead {
+    machine: Machine,
+    /// From the scheduler's pick until the event of the switch.
+    pub switch: Nanos,
+    /// From the event of the switch until the task runs.
+    pub after_switch: Nanos,
+    /// Taking a task off its run queue.
+    pub dequeue: Nanos,
+    /// An interrupt's part before the event of a wake-up.
+    pub before_interrupt_wake: Nanos,
+    /// A wake-up before its event.
+    pub before_wake: Nanos,
+    /// A wake-up after its event.
+    pub after_wake: Nanos,
+    /// A fork before its event.
+    pub fork: Nanos,
+    /// An exit before its event.
+    pub exit: Nanos,
+}
+
+impl Overhead {
+    /// Returns the costs of a machine.
+    pub fn of(machine: &Machine) -> Overhead {
+        let c = &machine.costs;
+        let lock = c.lock.uncontended_ns;
+        let before_wake = c.sched.wakeup_ns + c.sched.select_ns;
+        Overhead {
+            switch: c.sched.pick_ns + lock + c.sched.context_switch_ns,
+            after_switch: 0,
+            dequeue: c.sched.dequeue_ns,
+            before_interrupt_wake: c.irq.timer_ns + before_wake,
+            before_wake,
+            after_wake: lock + c.sched.enqueue_ns,
+            fork: c.syscall.fork_ns + c.workload_ns("fork").unwrap_or(0),
+            exit: c.syscall.exit_ns + c.workload_ns("exit").unwrap_or(0),
+            machine: machine.clone(),
+        }
+    }
+
+    /// Returns the further cost of a switch between processes.
+    pub fn switch_mm(&self) -> Nanos {
+        self.machine.costs.sched.switch_mm_ns
+    }
+
+    /// Returns the costs of a call after its event. A read's event is at its end (see `read`).
+    pub fn after_call(&self, call: &Call) -> Nanos {
+        let c = &self.machine.costs;
+        match call {
+            Call::FutexWait { .. } => c.workload.futex_wait_ns,
+            Call::FutexWake { .. } => c.workload.futex_wake_ns,
+            Call::Write { kind, bytes, .. } => self.transfer(*kind, *bytes),
+            Call::SleepFor { .. } => c.workload.timer_ns,
+            Call::Io { .. } => c.workload.io_submit_ns,
+            Call::Exec => c.syscall.exec_ns,
+            Call::Yield => c.syscall.entry_ns,
+            Call::Poll { .. } => c.workload.pipe_rw_ns,
+            Call::Read { .. } | Call::SleepUntil { .. } | Call::Join | Call::Count { .. } => 0,
+        }
+    }
+
+    /// Returns the costs of a call before its event.
+    pub fn before_call(&self, call: &Call) -> Nanos {
+        match call {
+            Call::Read { kind, bytes, .. } => self.transfer(*kind, *bytes),
+            Call::SleepUntil { .. } => self.machine.costs.workload.timer_ns,
+            _ => 0,
+        }
+    }
+
+    fn transfer(&self, kind: ChannelKind, bytes: u64) -> Nanos {
+        let w = &self.machine.costs.workload;
+        let (call, kib) = match kind {
+            ChannelKind::Pipe | ChannelKind::EventFd => (w.pipe_rw_ns, w.pipe_ns_per_kib),
+            ChannelKind::Socket | ChannelKind::Outside => (w.sock_rw_ns, w.sock_ns_per_kib),
+        };
+        let copy = u128::from(kib) * u128::from(bytes) / 1024;
+        call.saturating_add(u64::try_from(copy).unwrap_or(Nanos::MAX))
+    }
+}
