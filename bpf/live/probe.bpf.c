@@ -32,6 +32,8 @@ const volatile u32 root_tgid = 0;
 const volatile u32 nr_cpus = 1;
 /* Non-zero if the programs write events into the ring buffer. */
 const volatile u32 tracing = 0;
+/* Bits of the preempt count by which an interrupt is recognised. */
+const volatile u32 interrupt_mask = 0;
 
 /*
  * The measurement begins at `from` and ends at `until`. The loader sets both times while the
@@ -259,10 +261,10 @@ static void trace_wakeup(struct task_struct *p, u64 now)
 	if (!tracing)
 		return;
 	/*
-	 * bpf_in_interrupt() is not used here, because it reads the kernel's configuration, which
-	 * not every host provides.
+	 * bpf_in_interrupt() is not used here, because it knows only one layout of the count, and
+	 * reads the kernel's configuration, which not every host provides.
 	 */
-	if (!(get_preempt_count() & (NMI_MASK | HARDIRQ_MASK | SOFTIRQ_OFFSET)))
+	if (!(get_preempt_count() & interrupt_mask))
 		waker = bpf_get_current_task_btf();
 	trace(TRACE_WAKEUP, now, p, waker, p->thread_info.cpu, 0);
 }

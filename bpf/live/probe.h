@@ -9,6 +9,7 @@
 #ifdef __BINDGEN__
 /* These types replace, for the reader, the kernel's types, which the probe takes from vmlinux.h. */
 typedef unsigned char __u8;
+typedef unsigned short __u16;
 typedef unsigned int __u32;
 typedef int __s32;
 typedef unsigned long long __u64;
@@ -29,6 +30,15 @@ struct bpf_spin_lock {
 #define MAX_DONE (1 << 18)
 
 #define COMM_BYTES 16
+
+/* A bit of the preempt count that is set while the CPU handles a softirq. */
+#define IN_SOFTIRQ (1 << 8)
+/*
+ * Bits that are set while the CPU handles an interrupt or an NMI. From Linux 7.3 on, the bits that
+ * had this meaning count how often interrupts were disabled (local_interrupt_disable()).
+ */
+#define IN_INTERRUPT (0xff << 16)
+#define IN_INTERRUPT_SINCE_7_3 (0x1f << 24)
 
 enum times {
 	WAKEUP_LATENCY,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Compiles `bpf/live/*.bpf.c` with the builder that also builds the schedulers (see crates/sched),
-//! and makes Rust types of the probe's header with bindgen.
+//! and makes Rust types of the headers of probe and recorder with bindgen.
 
 use std::env;
 use std::path::PathBuf;
@@ -10,8 +10,10 @@ use scx_cargo::BpfBuilder;
 fn main() {
     println!("cargo:rerun-if-changed=../../bpf/live");
     compile("probe");
+    compile("record");
     compile("witness");
     bind("probe");
+    bind("record");
 }
 
 /// Writes the types and constants of a header as `<name>_abi.rs`.

@@ -4,6 +4,7 @@
 
 mod examples;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::{EnumValueParser, TypedValueParser};
@@ -39,6 +40,8 @@ pub enum Command {
     Build(BuildArgs),
     /// Attach a scheduler to this machine's kernel, until Ctrl-C or SIGTERM
     Attach(AttachArgs),
+    /// Record what runs on this machine into a Perfetto file, as root
+    Record(RecordArgs),
     /// Check the simulated kernel: compare its calls of scheduler operations with a real kernel's,
     /// case by case
     Conform(ConformArgs),
@@ -510,8 +513,19 @@ pub struct BuildArgs {
 #[command(after_help = examples::ATTACH)]
 pub struct AttachArgs {
     /// Scheduler, in the form of -s of run
-    #[arg(value_name = "SCHED[,KNOB=VALUE]...", add = ArgValueCompleter::new(complete::schedulers))]
-    pub scheduler: String,
+    #[arg(value_name = "SCHED[,KNOB=VALUE]...", required_unless_present = "uninstall", add = ArgValueCompleter::new(complete::schedulers))]
+    pub scheduler: Option<String>,
+
+    /// Attach now and at each boot, by a service of systemd, in place of the one installed before
+    ///
+    /// The service has copies of the object and the recipe. If the kernel ejects the scheduler, the
+    /// default class has all tasks again until the next boot.
+    #[arg(long, conflicts_with_all = ["interval", "format", "duration"])]
+    pub install: bool,
+
+    /// Stop and remove the service that --install made
+    #[arg(long, conflicts_with_all = ["scheduler", "install", "interval", "format", "duration"])]
+    pub uninstall: bool,
 
     /// Time between statistics; 0 prints none
     #[arg(long, value_name = "TIME", default_value = "1s")]
@@ -524,6 +538,47 @@ pub struct AttachArgs {
     /// Detach after this time
     #[arg(long, value_name = "TIME")]
     pub duration: Option<TimeSpan>,
+}
+
+/// Records the scheduling events of all tasks, and the system calls and attributes of the tasks of
+/// the workload, until the time is over or Ctrl-C.
+///
+/// Without --cgroup, --pid and COMMAND, the workload is everything that runs on this machine. The
+/// file opens in the Perfetto UI. At the end, the command says how many events were lost, and how
+/// much time the recording itself took.
+#[derive(Debug, Args)]
+#[command(after_help = examples::RECORD)]
+pub struct RecordArgs {
+    /// File to write
+    #[arg(short, long, value_name = "FILE", default_value = "scxlab.pftrace")]
+    pub output: PathBuf,
+
+    /// Length of the recording; by default 10s, or until COMMAND ends
+    ///
+    /// A command that still runs at the end gets SIGTERM, and two seconds later SIGKILL.
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<TimeSpan>,
+
+    /// The workload is this cgroup and those below it: a directory, or the path from the top of the
+    /// hierarchy
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["pid", "command"])]
+    pub cgroup: Option<String>,
+
+    /// The workload is this process and its descendants
+    #[arg(long, value_name = "N", conflicts_with = "command")]
+    pub pid: Option<u32>,
+
+    /// Buffer for events that are not yet in the file, such as 64K or 32M
+    ///
+    /// The size is rounded up to a power of two. Events that find no room are lost, and counted.
+    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = ring)]
+    pub buffer: u32,
+
+    /// Command to start; the workload is its processes
+    ///
+    /// Its standard input is empty. Processes that it leaves behind are killed.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
@@ -718,6 +773,18 @@ fn trace_buffer(text: &str) -> Result<u32, String> {
     let fits = bytes(text)?.filter(|n| (1 << 20..=1 << 30).contains(n));
     let fits = fits.and_then(|n| u32::try_from(n).ok());
     fits.map(u32::next_power_of_two).ok_or_else(|| "from 1M to 1G".into())
+}
+
+/// Parses the size of the recorder's ring buffer in bytes, and rounds it up to a power of two.
+fn ring(text: &str) -> Result<u32, String> {
+    let kib = text.strip_suffix('K').and_then(|number| number.parse::<u64>().ok());
+    let size = match kib {
+        Some(kib) => kib.checked_mul(1 << 10),
+        None => bytes(text).map_err(|_| "a size is a number with K, M or G behind it: 64K, 32M")?,
+    };
+    let fits = size.filter(|n| (1 << 16..=1 << 30).contains(n));
+    let fits = fits.and_then(|n| u32::try_from(n).ok());
+    fits.map(u32::next_power_of_two).ok_or_else(|| "from 64K to 1G".into())
 }
 
 /// Parses a size with the suffix M or G; None if it overflows 64 bits.

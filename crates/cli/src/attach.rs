@@ -19,20 +19,34 @@ use serde_json::json;
 use crate::args::{AttachArgs, Format};
 use crate::exit::CliError;
 use crate::input::Inputs;
+use crate::install::{self, ThisSystem};
 use crate::output;
 
 const POLL: Duration = Duration::from_millis(50);
 
 pub fn attach(args: &AttachArgs) -> Result<()> {
+    if args.uninstall {
+        return uninstall();
+    }
+    let name = args.scheduler.as_deref().expect("clap requires it");
+    if args.install {
+        install::check(&ThisSystem)?;
+    }
     let stop = output::cancelled();
     let kernel = RunningKernel::open()?;
-    kernel.check_free()?;
+    // A running service is stopped before the new one starts.
+    if !(args.install && install::is_running(&ThisSystem)) {
+        kernel.check_free()?;
+    }
     let machine = this_machine()?;
-    let input = SchedulerInput::resolve(&args.scheduler, &Inputs::default())?;
+    let input = SchedulerInput::resolve(name, &Inputs::default())?;
     let prepared = Prepared::new(&input, &machine, &kernel.btf)?;
     let Some(object) = &prepared.object else {
-        return Err(CliError::NothingToAttach { name: args.scheduler.clone() }.into());
+        return Err(CliError::NothingToAttach { name: name.to_owned() }.into());
     };
+    if args.install {
+        return install(&input);
+    }
     let short = input.arg.short();
     let scheduler = Scheduler::attach(object, prepared.label(), &machine, &kernel)?;
     let _stats = RunStats::enable();
@@ -65,6 +79,29 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
         return Err(ejected(&short, &exit).into());
     }
     output::say(&format!("{short} is detached"));
+    Ok(())
+}
+
+/// Installs the scheduler, which this machine's kernel can load as far as its types tell.
+fn install(input: &SchedulerInput) -> Result<()> {
+    let program = std::env::current_exe();
+    let program = program
+        .map_err(|e| CliError::Service { what: "the path of scxlab".into(), why: e.to_string() })?;
+    install::install(&ThisSystem, &program, input)?;
+    output::say(&format!(
+        "{} is attached now and at each boot; `scxlab attach --uninstall` ends that, and `journalctl -u scxlab` has its messages",
+        input.arg.short()
+    ));
+    Ok(())
+}
+
+fn uninstall() -> Result<()> {
+    let there = install::uninstall(&ThisSystem)?;
+    output::say(if there {
+        "the service is stopped and removed"
+    } else {
+        "no service is installed"
+    });
     Ok(())
 }
 

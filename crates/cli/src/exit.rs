@@ -82,6 +82,13 @@ pub enum CliError {
     NothingToAttach {
         name: String,
     },
+    /// `--install` or `--uninstall` on a machine that systemd does not manage.
+    NoSystemd,
+    /// A step of an installation that failed.
+    Service {
+        what: String,
+        why: String,
+    },
     /// The scheduler that `scxlab attach` attached exited by itself.
     Left {
         name: String,
@@ -184,6 +191,11 @@ impl std::fmt::Display for CliError {
             CliError::NothingToAttach { name } => {
                 write!(f, "\"{name}\" is the kernel's default class: there is nothing to attach")
             }
+            CliError::NoSystemd => write!(
+                f,
+                "systemd does not run on this machine (no /run/systemd/system), so nothing can be installed"
+            ),
+            CliError::Service { what, why } => write!(f, "{what}: {why}"),
             CliError::Left { name, kind, message, dump } => {
                 let dump = if dump.is_empty() { String::new() } else { format!("\n{dump}") };
                 write!(f, "{name} exited by itself: {kind}: {message}{dump}")
@@ -287,7 +299,10 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             CliError::Source { .. }
             | CliError::NothingKept { .. }
             | CliError::CommandIsNoProgram { .. } => Code::Input,
-            CliError::NoCompiler { .. } | CliError::Guests { .. } => Code::Target,
+            CliError::NoCompiler { .. }
+            | CliError::Guests { .. }
+            | CliError::NoSystemd
+            | CliError::Service { .. } => Code::Target,
             CliError::Write { .. } | CliError::Busy { .. } => Code::Output,
             CliError::WentBadly(_)
             | CliError::Left { .. }
@@ -313,10 +328,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
         });
     }
     if let Some(e) = cause.downcast_ref::<GangError>() {
-        return Some(match e {
-            GangError::NoSuchCgroup { .. } => Code::Usage,
-            _ => Code::Target,
-        });
+        return Some(of_gang(e));
     }
     if let Some(e) = cause.downcast_ref::<LiveError>() {
         return Some(of_live(e));
@@ -404,6 +416,13 @@ fn of_candidate(error: &CandidateError) -> Code {
     }
 }
 
+fn of_gang(error: &GangError) -> Code {
+    match error {
+        GangError::NoSuchCgroup { .. } => Code::Usage,
+        _ => Code::Target,
+    }
+}
+
 fn of_live(error: &LiveError) -> Code {
     match error {
         LiveError::NotRoot
@@ -413,11 +432,19 @@ fn of_live(error: &LiveError) -> Code {
         | LiveError::NumaBalancing { .. }
         | LiveError::NoNumaBalancing { .. }
         | LiveError::Probe(_)
+        | LiveError::NotRootToRecord
+        | LiveError::TooOld { .. }
+        | LiveError::NoCgroups
+        | LiveError::NoSymbol { .. }
+        | LiveError::Recorder(_)
         | LiveError::Workload(NativeError::Setup(NativeSetupError::Lacks { .. }))
         | LiveError::Machine(_) => Code::Target,
+        LiveError::NoSuchProcess { .. } => Code::Usage,
+        LiveError::Cgroup(e) => of_gang(e),
         LiveError::Prepare(e) => of_prepare(e),
         LiveError::Recipe(e) => of_recipe(e),
         LiveError::NotAttached
+        | LiveError::Command { .. }
         | LiveError::Witness(_)
         | LiveError::Load { .. }
         | LiveError::Verifier { .. }

@@ -16,10 +16,12 @@ mod exit;
 mod gang;
 mod input;
 mod inspect;
+mod install;
 mod list;
 mod live;
 mod output;
 mod progress;
+mod record;
 mod reference;
 mod reproduce;
 mod run;
@@ -57,6 +59,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Reproduce(args) => reproduce::reproduce(&args),
         Command::Build(args) => build::build(&args),
         Command::Attach(args) => attach::attach(&args),
+        Command::Record(args) => record::record(&args),
         Command::Conform(args) => conform::conform(&args),
         Command::Gang(args) => gang::gang(&args.command),
         Command::Vm(args) => vm::vm(&args.command),

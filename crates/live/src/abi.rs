@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The types and constants that the probe shares with its reader, as `build.rs` makes them from
-//! `bpf/live/probe.h`. Every struct is `Pod`: integers without padding.
+//! The types and constants that the probe and the recorder share with their readers, as `build.rs`
+//! makes them from `bpf/live/probe.h` and `bpf/live/record.h`. Every struct is `Pod`: integers without padding.
 
 #[allow(
     missing_docs,
@@ -17,6 +17,21 @@ mod bindings {
 }
 
 pub use bindings::*;
+
+/// The recorder's types and constants.
+#[allow(
+    missing_docs,
+    dead_code,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    unreachable_pub,
+    clippy::all,
+    reason = "generated from C"
+)]
+pub mod record {
+    include!(concat!(env!("OUT_DIR"), "/record_abi.rs"));
+}
 
 /// Reads a `T` from the start of `bytes`; None if there are too few bytes.
 pub fn plain<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Option<T> {

@@ -4,6 +4,8 @@
 use scxlab_lab::prepare::PrepareError;
 use scxlab_workload::native::NativeError;
 
+use crate::gang::GangError;
+
 /// Reason why a request to a real kernel was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
@@ -39,6 +41,26 @@ pub enum LiveError {
     NotAttached,
     #[error("the probe: {0}")]
     Probe(String),
+    #[error(
+        "recording needs root (CAP_BPF, CAP_PERFMON, and CAP_SYS_ADMIN for statistics); run as root"
+    )]
+    NotRootToRecord,
+    #[error("this kernel ({release}) is too old to be recorded: it needs Linux 6.2 or later")]
+    TooOld { release: String },
+    #[error(
+        "this kernel does not show the variable {symbol} (CONFIG_KALLSYMS_ALL), by which scxlab tells wake-ups by interrupts from those by tasks"
+    )]
+    NoSymbol { symbol: String },
+    #[error("there is no process {pid}")]
+    NoSuchProcess { pid: u32 },
+    #[error("cgroup v2 is not mounted here")]
+    NoCgroups,
+    #[error(transparent)]
+    Cgroup(#[from] GangError),
+    #[error("the command \"{command}\" cannot be started: {why}")]
+    Command { command: String, why: String },
+    #[error("the recorder: {0}")]
+    Recorder(String),
     #[error("the witness of operations: {0}")]
     Witness(String),
     #[error(transparent)]

@@ -64,7 +64,7 @@ impl Gangs {
     /// Makes a cgroup a gang, or an ordinary cgroup again. `cgroup` is the cgroup's directory or
     /// its path from the top of the hierarchy. Returns the path from the top.
     pub fn switch(&self, cgroup: &str, on: bool) -> Result<String, GangError> {
-        let path = self.directory(cgroup)?;
+        let path = directory(&self.mount, cgroup)?;
         let value = if on { "1" } else { "0" };
         xattr::set(&path, ATTRIBUTE, value.as_bytes())
             .map_err(|error| GangError::Set { path: path.clone(), error })?;
@@ -104,26 +104,28 @@ impl Gangs {
         Ok(below)
     }
 
-    fn directory(&self, name: &str) -> Result<PathBuf, GangError> {
-        let refuse = |why: String| {
-            let mount = self.mount.clone();
-            GangError::NoSuchCgroup { name: name.to_owned(), mount, why }
-        };
-        if Path::new(name).components().any(|c| c == Component::ParentDir) {
-            return Err(refuse("its name has \"..\"".into()));
-        }
-        let below = Path::new(name).strip_prefix(&self.mount).unwrap_or(Path::new(name));
-        let path = self.mount.join(below.strip_prefix("/").unwrap_or(below));
-        match fs::metadata(path.join("cgroup.controllers")) {
-            Ok(_) => Ok(path),
-            Err(_) if path.is_dir() => Err(refuse("the directory is not one of cgroup v2".into())),
-            Err(error) => Err(refuse(error.to_string())),
-        }
-    }
-
     fn name_of(&self, path: &Path) -> String {
         let below = path.strip_prefix(&self.mount).unwrap_or(path);
         format!("/{}", below.display())
+    }
+}
+
+/// Returns the directory of a cgroup, which `name` names by its directory or by its path from the
+/// top of the hierarchy that is mounted at `mount`.
+pub(crate) fn directory(mount: &Path, name: &str) -> Result<PathBuf, GangError> {
+    let refuse = |why: String| {
+        let mount = mount.to_owned();
+        GangError::NoSuchCgroup { name: name.to_owned(), mount, why }
+    };
+    if Path::new(name).components().any(|c| c == Component::ParentDir) {
+        return Err(refuse("its name has \"..\"".into()));
+    }
+    let below = Path::new(name).strip_prefix(mount).unwrap_or(Path::new(name));
+    let path = mount.join(below.strip_prefix("/").unwrap_or(below));
+    match fs::metadata(path.join("cgroup.controllers")) {
+        Ok(_) => Ok(path),
+        Err(_) if path.is_dir() => Err(refuse("the directory is not one of cgroup v2".into())),
+        Err(error) => Err(refuse(error.to_string())),
     }
 }
 
@@ -150,7 +152,7 @@ mod tests {
         let (dir, gangs) = hierarchy();
         let full = dir.path().join("a/b");
         for name in ["a/b", "/a/b", full.to_str().expect("UTF-8")] {
-            assert_eq!(gangs.directory(name).expect(name), full);
+            assert_eq!(directory(&gangs.mount, name).expect(name), full);
         }
         assert_eq!(gangs.name_of(&full), "/a/b");
         for (name, why) in [
@@ -159,7 +161,7 @@ mod tests {
             ("a/../c", "\"..\""),
             ("/etc", "No such file"),
         ] {
-            let error = gangs.directory(name).expect_err(name).to_string();
+            let error = directory(&gangs.mount, name).expect_err(name).to_string();
             assert!(error.contains(why), "{name}: {error}");
         }
     }

@@ -6,14 +6,15 @@
 use std::fs;
 use std::path::Path;
 
-use scxlab_loader::btf::Btf;
+use scxlab_loader::btf::{Btf, BtfKind};
 
 use crate::LiveError;
+use crate::abi::{IN_INTERRUPT, IN_INTERRUPT_SINCE_7_3, IN_SOFTIRQ};
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// A kernel that schedulers can be loaded into.
+/// A kernel that schedulers can be loaded into, or that can be observed.
 pub struct RunningKernel {
     pub release: String,
     pub btf: Btf,
@@ -26,14 +27,27 @@ impl RunningKernel {
         if !Path::new(SCHED_EXT).exists() {
             return Err(LiveError::NoSchedExt { release });
         }
-        // SAFETY: geteuid takes no argument and cannot fail.
-        if unsafe { libc::geteuid() } != 0 {
+        if !is_root() {
             return Err(LiveError::NotRoot);
         }
-        let no_btf = |why: String| LiveError::NoBtf { release: release.clone(), why };
-        let blob = fs::read(BTF).map_err(|e| no_btf(format!("{BTF}: {e}")))?;
-        let btf = Btf::parse(&blob).map_err(|e| no_btf(format!("{BTF}: {e}")))?;
+        let btf = types(&release)?;
         Ok(RunningKernel { release, btf })
+    }
+
+    /// Checks that this process may observe a kernel, which need not have sched_ext.
+    pub fn to_observe() -> Result<RunningKernel, LiveError> {
+        let release = read("/proc/sys/kernel/osrelease");
+        if !is_root() {
+            return Err(LiveError::NotRootToRecord);
+        }
+        let btf = types(&release)?;
+        Ok(RunningKernel { release, btf })
+    }
+
+    /// Returns the bits of the preempt count by which programs recognise an interrupt.
+    pub fn interrupt_mask(&self) -> u32 {
+        let is_new = self.btf.find("local_interrupt_disable_state", BtfKind::Var).is_some();
+        IN_SOFTIRQ | if is_new { IN_INTERRUPT_SINCE_7_3 } else { IN_INTERRUPT }
     }
 
     /// Refuses if a scheduler is loaded already.
@@ -43,6 +57,17 @@ impl RunningKernel {
             Some(name) => Err(LiveError::Busy { name }),
         }
     }
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid takes no argument and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+fn types(release: &str) -> Result<Btf, LiveError> {
+    let no_btf = |why: String| LiveError::NoBtf { release: release.to_owned(), why };
+    let blob = fs::read(BTF).map_err(|e| no_btf(format!("{BTF}: {e}")))?;
+    Btf::parse(&blob).map_err(|e| no_btf(format!("{BTF}: {e}")))
 }
 
 /// Returns sched_ext's `state`: `disabled`, `enabling`, `enabled` or `disabling`.

@@ -21,6 +21,7 @@ mod log;
 mod measure;
 mod numa;
 pub mod probe;
+pub mod record;
 mod ring;
 pub mod run;
 pub mod scheduler;

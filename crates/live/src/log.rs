@@ -66,6 +66,12 @@ pub struct Refusal {
     pub end: String,
 }
 
+/// Returns the kernel's variable that an object needs, and that the kernel does not show.
+pub fn missing_symbol(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("failed to find the address for kernel symbol '")?;
+    rest.split('\'').next().map(str::to_owned)
+}
+
 /// Number of lines shown from the end of a verifier's log. Recent kernels end the log with a report
 /// of about this length.
 const SHOWN: usize = 40;
@@ -132,6 +138,14 @@ mod tests {
             assert_eq!(found.source_line.as_deref(), Some("bad.bpf.c:7: *(int *)0 = 1;"));
             assert!(found.end.ends_with("R0 invalid mem access 'scalar'"), "{}", found.end);
         }
+    }
+
+    #[test]
+    fn a_missing_symbol_is_named() {
+        let log =
+            "0: (18)\nldimm64 failed to find the address for kernel symbol '__preempt_count'.\n";
+        assert_eq!(missing_symbol(log).as_deref(), Some("__preempt_count"));
+        assert_eq!(missing_symbol(LOG), None);
     }
 
     #[test]

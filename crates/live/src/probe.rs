@@ -15,7 +15,8 @@ use scxlab_workload::native::StartSignal;
 
 use crate::LiveError;
 use crate::abi::{self, SUB_BITS, plain};
-use crate::log::listen;
+use crate::kernel::RunningKernel;
+use crate::log::{listen, missing_symbol};
 use crate::ring;
 use crate::trace::Recording;
 
@@ -141,28 +142,32 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Starts to observe all descendants of the process `root`, on a machine with `nr_cpus` CPUs.
-    /// If `ring` is given, the probe also records the events of every task in a ring of that size
-    /// in bytes, a power of two.
-    pub fn attach(root: u32, nr_cpus: u32, ring: Option<u32>) -> Result<Probe, LiveError> {
-        let (result, log) = listen(|| Probe::attach_quietly(root, nr_cpus, ring));
-        result.map_err(|e| LiveError::Probe(format!("{e}\n{}", tail(&log))))
-    }
-
-    fn attach_quietly(
-        root: u32,
+    /// Starts to observe all descendants of this process, on a machine with `nr_cpus` CPUs. If
+    /// `ring` is given, the probe also records the events of every task in a ring of that size in
+    /// bytes, a power of two.
+    pub fn attach(
+        kernel: &RunningKernel,
         nr_cpus: u32,
         ring: Option<u32>,
-    ) -> Result<Probe, libbpf_rs::Error> {
+    ) -> Result<Probe, LiveError> {
+        // The constants in order: `root_tgid`, `nr_cpus`, `tracing`, `interrupt_mask`.
+        let constants =
+            [std::process::id(), nr_cpus, u32::from(ring.is_some()), kernel.interrupt_mask()];
+        let (result, log) = listen(|| Probe::attach_quietly(constants, ring));
+        result.map_err(|e| match missing_symbol(&log) {
+            Some(symbol) => LiveError::NoSymbol { symbol },
+            None => LiveError::Probe(format!("{e}\n{}", tail(&log))),
+        })
+    }
+
+    fn attach_quietly(constants: [u32; 4], ring: Option<u32>) -> Result<Probe, libbpf_rs::Error> {
         let mut open = ObjectBuilder::default().name("probe")?.open_memory(OBJECT)?;
         for mut map in open.maps_mut() {
             if let Some(bytes) = ring.filter(|_| map.name() == "ring") {
                 map.set_max_entries(bytes)?;
             }
-            let constants = map.name().to_string_lossy().ends_with(".rodata");
-            if let Some(bytes) = map.initial_value_mut().filter(|_| constants) {
-                // The constants in order: `root_tgid`, `nr_cpus`, `tracing`.
-                let constants = [root, nr_cpus, u32::from(ring.is_some())];
+            let is_constant = map.name().to_string_lossy().ends_with(".rodata");
+            if let Some(bytes) = map.initial_value_mut().filter(|_| is_constant) {
                 for (to, value) in bytes.chunks_exact_mut(4).zip(constants) {
                     to.copy_from_slice(&value.to_ne_bytes());
                 }
@@ -309,7 +314,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-fn tail(log: &str) -> String {
+pub(crate) fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(30)..].join("\n")
 }

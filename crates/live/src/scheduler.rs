@@ -255,7 +255,7 @@ impl<'a> Scheduler<'a> {
 }
 
 /// Returns the kernel's information on a loaded program.
-fn info(program: &libbpf_rs::Program<'_>) -> Option<libbpf_sys::bpf_prog_info> {
+pub(crate) fn info(program: &libbpf_rs::Program<'_>) -> Option<libbpf_sys::bpf_prog_info> {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut len = size_of_val(&info) as u32;
     let fd = program.as_fd().as_raw_fd();

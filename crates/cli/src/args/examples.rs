@@ -58,7 +58,18 @@ Examples:
   Until Ctrl-C, with statistics each second:
     sudo scxlab attach vtime
   For five minutes, quietly:
-    sudo scxlab attach fair,load=pelt --duration 5min --interval 0s";
+    sudo scxlab attach fair,load=pelt --duration 5min --interval 0s
+  At each boot, and no longer:
+    sudo scxlab attach fair,load=pelt --install
+    sudo scxlab attach --uninstall";
+
+pub const RECORD: &str = "\
+Examples:
+  Ten seconds of this machine, or of one service of it:
+    sudo scxlab record -o shop.pftrace
+    sudo scxlab record --cgroup system.slice/nginx.service --duration 30s
+  A command and all that it starts:
+    sudo scxlab record -o build.pftrace -- make -j8";
 
 pub const CONFORM: &str = "\
 Examples:

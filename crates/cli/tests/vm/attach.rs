@@ -15,6 +15,8 @@ say_state "at first"
 echo "attach without root: $?"
 /init attach eevdf
 echo "attach the default class: $?"
+/init attach vtime --install
+echo "install without systemd: $?"
 
 /init attach vtime --interval 200ms & attached=$!
 wait_for enabled
@@ -53,6 +55,8 @@ fn attach_leaves_the_machine_as_it_was_even_when_killed() {
         "loading a scheduler needs root",
         "attach without root: 7",
         "there is nothing to attach",
+        "systemd does not run on this machine",
+        "install without systemd: 7",
         "attach the default class: 2",
         "vtime is attached to ",
         "attached: enabled",

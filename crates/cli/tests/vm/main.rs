@@ -13,6 +13,7 @@ mod conform;
 mod conserve;
 mod ejections;
 mod memory;
+mod record;
 mod refusals;
 #[path = "../end_to_end/schema.rs"]
 mod schema;

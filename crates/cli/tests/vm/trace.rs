@@ -36,6 +36,8 @@ ops = [{ loop = { ops = [{ write = { pipe = "there", bytes = 4 } }, { read = { p
 name = "pong"
 ops = [{ loop = { ops = [{ read = { pipe = "there", bytes = 4 } }, { write = { pipe = "back", bytes = 4 } }] } }]
 "#;
+/// `TRACE_FLAG_HARDIRQ`, which marks wake-ups by interrupts.
+const IN_INTERRUPT: u32 = 8;
 const LENGTH_NS: u64 = 400_000_000;
 
 /// Figures of a task, computed from its trace.
@@ -119,7 +121,8 @@ fn read(file: &Path) -> Read {
             }
             Ftrace::SchedWaking(waking) => {
                 read.wakeups += 1;
-                read.by_tasks += u64::from(event.pid() != 0);
+                let by_interrupt = event.common_flags() & IN_INTERRUPT != 0;
+                read.by_tasks += u64::from(event.pid() != 0 && !by_interrupt);
                 read.tasks.entry(waking.comm().to_owned()).or_default().waiting_since = Some(at);
             }
             Ftrace::SchedMigrateTask(migrate) => {
