@@ -6,8 +6,8 @@ use std::fmt::Write;
 use anyhow::Result;
 use scxlab_lab::input::{self, Workload};
 use scxlab_lab::recorded::Recorded;
-use scxlab_recording::understanding::{Role, Understanding};
 use scxlab_recording::understand;
+use scxlab_recording::understanding::{Role, Understanding};
 use scxlab_workload::Program;
 use scxlab_workload::program::dump::dump;
 
@@ -34,7 +34,9 @@ fn show(args: &WorkloadShowArgs, inputs: &Inputs) -> Result<()> {
     match Workload::resolve(&args.workload, inputs)? {
         Workload::Program(program) if args.toml => print_toml(&program),
         Workload::Program(program) => output::print(&dump(&program)),
-        Workload::Command(words) => Err(CliError::CommandIsNoProgram { command: words.join(" ") }.into()),
+        Workload::Command(words) => {
+            Err(CliError::CommandIsNoProgram { command: words.join(" ") }.into())
+        }
     }
 }
 
@@ -81,7 +83,8 @@ fn roles(understood: &Understanding) -> String {
     );
     for role in &understood.roles {
         let Role { name, tasks, run_ns, queue_ns, .. } = role;
-        let waits: Vec<String> = role.waits.iter().map(|(n, count)| format!("{n} {count}")).collect();
+        let waits: Vec<String> =
+            role.waits.iter().map(|(n, count)| format!("{n} {count}")).collect();
         let _ = writeln!(
             text,
             "{name:<20} {tasks:>6} {:>10} {:>10} {:>10}  {}",
@@ -95,10 +98,12 @@ fn roles(understood: &Understanding) -> String {
 }
 
 fn chains(understood: &Understanding) -> String {
-    let mut text = String::from("\nwake-ups, with the mean work of the woken task until it waits again\n");
+    let mut text =
+        String::from("\nwake-ups, with the mean work of the woken task until it waits again\n");
     for chain in understood.chains.iter().take(CHAINS) {
         let arrow = format!("{} -> {}", chain.from, chain.to);
-        let _ = writeln!(text, "  {arrow:<36} {:>8} times {:>10}", chain.count, time(chain.work_ns));
+        let _ =
+            writeln!(text, "  {arrow:<36} {:>8} times {:>10}", chain.count, time(chain.work_ns));
     }
     let more = understood.chains.len().saturating_sub(CHAINS);
     if more > 0 {
@@ -110,7 +115,13 @@ fn chains(understood: &Understanding) -> String {
 fn path(understood: &Understanding) -> String {
     let mut text = String::from("\ncritical path to the end of the recording\n");
     for part in &understood.path {
-        let _ = writeln!(text, "  {:<20} {:>10} in {} pieces", part.role, time(part.length), part.pieces);
+        let _ = writeln!(
+            text,
+            "  {:<20} {:>10} in {} pieces",
+            part.role,
+            time(part.length),
+            part.pieces
+        );
     }
     text
 }

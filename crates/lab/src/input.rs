@@ -84,8 +84,8 @@ fn read(path: &str, files: &dyn InputFiles) -> Result<Vec<u8>, InputError> {
 }
 
 /// Resolves `-m`. An argument that contains a slash or ends in `.xml` or `.toml` names a file,
-/// `host` means this machine, a trace file stands for the machine in it, and any other argument is a
-/// preset or a spec such as `2n4c2t`.
+/// `host` means this machine, a trace file stands for the machine in it, and any other argument is
+/// a preset or a spec such as `2n4c2t`.
 pub fn machine(arg: &str, files: &dyn InputFiles) -> Result<Machine, InputError> {
     let lower = arg.to_ascii_lowercase();
     let machine = if arg == "host" {
@@ -120,10 +120,7 @@ pub fn recording(arg: &str, files: &dyn InputFiles) -> Result<Option<Recorded>, 
     Ok(recorded::read(path, &read(path, files)?, parameters)?)
 }
 
-fn machine_of_recording(
-    arg: &str,
-    files: &dyn InputFiles,
-) -> Result<Option<Machine>, InputError> {
+fn machine_of_recording(arg: &str, files: &dyn InputFiles) -> Result<Option<Machine>, InputError> {
     match recording_arg(arg, files) {
         Some((path, "")) => Ok(recorded::machine(path, &read(path, files)?)?),
         _ => Ok(None),

@@ -43,7 +43,9 @@ pub enum RecordedError {
     TooLong { file: String },
     #[error("{file} has no context switches (sched_switch), so that no workload can be made of it")]
     NoSwitches { file: String },
-    #[error("{file}: \"{text}\" is no parameter of a recording; it takes repeat=N and scale=N, with N from 1 to {max}")]
+    #[error(
+        "{file}: \"{text}\" is no parameter of a recording; it takes repeat=N and scale=N, with N from 1 to {max}"
+    )]
     Parameter { file: String, text: String, max: u32 },
 }
 
@@ -143,10 +145,12 @@ fn look(file: &str, bytes: &[u8]) -> Result<Option<Imported>, RecordedError> {
 
 fn machine_in(file: &str, imported: &Imported) -> Result<Option<Machine>, RecordedError> {
     let parse = |text: &String| Machine::from_toml(file, text);
-    imported.machine.as_ref().map(parse).transpose().map_err(|error| RecordedError::Machine {
-        file: file.to_owned(),
-        error: Box::new(error),
-    })
+    imported
+        .machine
+        .as_ref()
+        .map(parse)
+        .transpose()
+        .map_err(|error| RecordedError::Machine { file: file.to_owned(), error: Box::new(error) })
 }
 
 /// Returns a machine with as many CPUs as the file has.

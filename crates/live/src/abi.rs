@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The types and constants that the probe and the recorder share with their readers, as `build.rs`
-//! makes them from `bpf/live/probe.h` and `bpf/live/record.h`. Every struct is `Pod`: integers without padding.
+//! makes them from `bpf/live/probe.h` and `bpf/live/record.h`. Every struct is `Pod`: integers
+//! without padding.
 
 #[allow(
     missing_docs,

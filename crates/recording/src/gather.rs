@@ -360,7 +360,14 @@ impl Recorder {
         (sleep.until, sleep.by) = (Some(at), by);
     }
 
-    fn wakeup(&mut self, at: Nanos, cpu: CpuId, task: TaskId, waker: Option<TaskId>, names: &Names) {
+    fn wakeup(
+        &mut self,
+        at: Nanos,
+        cpu: CpuId,
+        task: TaskId,
+        waker: Option<TaskId>,
+        names: &Names,
+    ) {
         self.history.has_wakeups = true;
         let task = self.task(task, names);
         let waker = waker.map(|waker| self.task(waker, names));
@@ -435,7 +442,14 @@ impl Recorder {
         self.close(waker);
     }
 
-    fn fork(&mut self, at: Nanos, cpu: CpuId, parent: Option<TaskId>, child: TaskId, names: &Names) {
+    fn fork(
+        &mut self,
+        at: Nanos,
+        cpu: CpuId,
+        parent: Option<TaskId>,
+        child: TaskId,
+        names: &Names,
+    ) {
         let parent = parent.map(|parent| self.task(parent, names));
         let origin = parent.map_or(Origin::Start, Origin::Fork);
         let child = self.forked(at, child, names, origin);
@@ -446,8 +460,8 @@ impl Recorder {
         self.cpus.busy_until(cpu, at + self.overhead.after_wake);
     }
 
-    /// Returns a task that was forked. The clocks of CPUs differ a little, so events of the new task
-    /// can come before that of its fork; they are then under another id.
+    /// Returns a task that was forked. The clocks of CPUs differ a little, so events of the new
+    /// task can come before that of its fork; they are then under another id.
     fn forked(&mut self, at: Nanos, id: TaskId, names: &Names, origin: Origin) -> TaskIndex {
         let pid = names.task(id).map_or(id.0, |name| name.pid);
         let early = |task: &TaskIndex| {
@@ -496,7 +510,8 @@ impl Recorder {
         let waited = match self.history.tasks[task as usize].steps.last() {
             Some(Step::Sleep(_)) => {
                 let track = &self.tracks[task as usize];
-                at.saturating_sub(track.switched_in) < AFTER_WAIT && track.open >> WORK_SHIFT < AFTER_WAIT
+                at.saturating_sub(track.switched_in) < AFTER_WAIT
+                    && track.open >> WORK_SHIFT < AFTER_WAIT
             }
             // The read has woken a writer.
             Some(Step::Wake(..)) => at < self.cpus.from(cpu).saturating_add(CALL_LENGTH),

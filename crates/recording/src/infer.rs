@@ -28,8 +28,8 @@ use scxlab_workload::program::{PipeDef, Program, ThreadTemplate, TimeSpan};
 use crate::history::{History, Origin, TaskIndex};
 use crate::overhead::Overhead;
 pub use futexes::Futex;
-use task::{Item, Semaphore};
 pub use roles::name as role_name;
+use task::{Item, Semaphore};
 pub use waits::Wait;
 
 /// Wishes of the user.
@@ -71,7 +71,8 @@ pub fn infer(
         return Err(InferError::NoTasks);
     }
     let counted = units::has_counts(&plan);
-    let finite = (0..history.tasks.len()).all(|t| !plan.kept[t] || history.tasks[t].ended.is_some());
+    let finite =
+        (0..history.tasks.len()).all(|t| !plan.kept[t] || history.tasks[t].ended.is_some());
     let mut threads: Vec<ThreadTemplate> = Vec::new();
     let of = |task| (task, task::items(&plan, task));
     let visible: BTreeMap<TaskIndex, Vec<Item>> = plan.tasks().map(of).collect();

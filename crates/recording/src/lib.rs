@@ -2,9 +2,8 @@
 //! Recordings as workloads: the history of each task in a trace, and the op program that does the
 //! same under any scheduler.
 //!
-//! Owns: the split of a task's time into work, system calls and waits (`gather`), and the meaning of
-//! each wait (`infer`).
-//! Does not: read files (`scxlab_trace` imports them), or run a program.
+//! Owns: the split of a task's time into work, system calls and waits (`gather`), and the meaning
+//! of each wait (`infer`). Does not: read files (`scxlab_trace` imports them), or run a program.
 //! Start at [`Recorder`], then [`infer`].
 
 #![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]
@@ -20,6 +19,5 @@ pub mod understanding;
 pub use copies::{repeat, scale};
 pub use gather::{MAX_STEPS, Recorder};
 pub use history::History;
-pub use understanding::{Understanding, understand};
 pub use infer::{Futex, InferError, Options, Replay, Wait, infer};
-
+pub use understanding::{Understanding, understand};

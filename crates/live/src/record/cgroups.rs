@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Paths and limits of the cgroups of recorded tasks.
 //!
-//! Owns: the path of each cgroup id, and the limits as they were when a task of the cgroup was first
-//! seen. Later changes of limits are not noticed. A cgroup without the cpu controller has no limits.
+//! Owns: the path of each cgroup id, and the limits as they were when a task of the cgroup was
+//! first seen. Later changes of limits are not noticed. A cgroup without the cpu controller has no
+//! limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -23,7 +23,8 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o"))
 
 /// Name of the program that lists the tasks when a recording begins.
 const ITERATOR: &str = "list_tasks";
-/// Maximum number of records that are taken from the ring before the caller looks at the time again.
+/// Maximum number of records that are taken from the ring before the caller looks at the time
+/// again.
 const BATCH: usize = 1 << 20;
 
 /// Constants of a recording.

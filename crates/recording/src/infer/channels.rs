@@ -3,9 +3,9 @@
 //!
 //! Owns: which channels the program has, and the bytes of each transfer in the program.
 //!
-//! A program repeats, so the bytes that a pass writes into a channel must equal those that it reads.
-//! Reads of bytes that were in the channel before the recording, and writes of bytes that nobody
-//! read until its end, are left out.
+//! A program repeats, so the bytes that a pass writes into a channel must equal those that it
+//! reads. Reads of bytes that were in the channel before the recording, and writes of bytes that
+//! nobody read until its end, are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -128,7 +128,8 @@ pub fn name(object: u64) -> String {
     format!("channel {object:#x}")
 }
 
-/// Returns the wait for room in which a write had to stay. A wait before a read belongs to the read.
+/// Returns the wait for room in which a write had to stay. A wait before a read belongs to the
+/// read.
 fn wait_after(history: &History, task: TaskIndex, step: usize) -> Option<Sleep> {
     let task = &history.tasks[task as usize];
     let mut rest = task.steps[step + 1..].iter().filter(|s| !matches!(s, Step::Wake(..)));

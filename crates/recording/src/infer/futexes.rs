@@ -3,7 +3,8 @@
 //!
 //! Owns: the rules. A recording has only the calls of tasks that waited or that woke a waiter.
 //!
-//! - A barrier: each call wakes all waiters, the same set of tasks takes part in each round, and the
+//! - A barrier: each call wakes all waiters, the same set of tasks takes part in each round, and
+//! the
 //!   last one to come is not always the same.
 //! - A mutex: each call wakes one task, and at least four of five calls are by tasks that also
 //!   wait.

@@ -206,10 +206,9 @@ pub fn sanitize(items: &mut Vec<Item>) {
 fn waits_for_task(act: &Act) -> bool {
     match act {
         Act::Wait(_) | Act::Lock(_) => true,
-        Act::Op(op) => matches!(
-            op,
-            Op::Barrier(_) | Op::Read { .. } | Op::Write { .. } | Op::Poll { .. }
-        ),
+        Act::Op(op) => {
+            matches!(op, Op::Barrier(_) | Op::Read { .. } | Op::Write { .. } | Op::Poll { .. })
+        }
         _ => false,
     }
 }

@@ -4,8 +4,8 @@
 //! Owns: the first pass and the later ones, in which only tasks that repeat take part.
 //!
 //! Each wait of a pass has its counterpart in the same pass of another task: a wait for a task has
-//! one post, a read has its write, a round of a barrier all its parties. So passes add up to nothing
-//! that is left over, and the recorded order is an order in which every pass can end.
+//! one post, a read has its write, a round of a barrier all its parties. So passes add up to
+//! nothing that is left over, and the recorded order is an order in which every pass can end.
 
 use scxlab_workload::program::{Op, TimeSpan};
 

@@ -3,9 +3,10 @@
 //! the mutex was free, or nobody waited.
 //!
 //! Owns: the rule that tasks are regular. Between the same two acts (its anchors), a task does the
-//! same posts, waits and uses of mutexes. The longest sequence that was seen between two anchors, in
-//! at least a twentieth of the cases, is what the task does there; a case with a part of the sequence
-//! is completed. Tasks that ended during the recording are judged together with those of their role.
+//! same posts, waits and uses of mutexes. The longest sequence that was seen between two anchors,
+//! in at least a twentieth of the cases, is what the task does there; a case with a part of the
+//! sequence is completed. Tasks that ended during the recording are judged together with those of
+//! their role.
 //!
 //! The posts of a pass must equal its waits. Surplus inferred ones are taken back, and a semaphore
 //! starts at the value that the recorded order needs.
@@ -67,10 +68,7 @@ fn alike(plan: &Plan<'_>, task: TaskIndex) -> Alike {
 }
 
 /// Completes the posts and waits of all tasks. Returns the semaphores that do not start at 0.
-pub fn complete(
-    plan: &Plan<'_>,
-    items: &mut BTreeMap<TaskIndex, Vec<Item>>,
-) -> Vec<SemaphoreDef> {
+pub fn complete(plan: &Plan<'_>, items: &mut BTreeMap<TaskIndex, Vec<Item>>) -> Vec<SemaphoreDef> {
     let frequent = most_frequent(plan, items);
     let gaps = |task: TaskIndex, items: &[Item]| -> Vec<(Anchors, Gap)> {
         gaps(plan, task, items, frequent.get(&alike(plan, task)))
@@ -132,9 +130,7 @@ fn most_frequent(
 fn token(plan: &Plan<'_>, task: TaskIndex, act: &Act) -> Option<Token> {
     let target = |semaphore: Semaphore| match semaphore {
         Semaphore::Of(owner) if owner == task => Target::Own,
-        Semaphore::Of(owner)
-            if plan.history.tasks[task as usize].origin == Origin::Fork(owner) =>
-        {
+        Semaphore::Of(owner) if plan.history.tasks[task as usize].origin == Origin::Fork(owner) => {
             Target::Parent
         }
         other => Target::This(other),

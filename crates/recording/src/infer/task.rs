@@ -266,7 +266,8 @@ impl Pass<'_> {
         let task = &self.plan.history.tasks[self.task as usize];
         let end = self.plan.history.end;
         let Some((last, before)) = task.sleeps.split_last() else { return false };
-        let longest = before.iter().filter_map(|s| Some(s.until?.saturating_sub(s.from))).max().unwrap_or(0);
+        let longest =
+            before.iter().filter_map(|s| Some(s.until?.saturating_sub(s.from))).max().unwrap_or(0);
         let slept = end.saturating_sub(last.from);
         last.until.is_none() && slept > longest && slept > length / 10
     }

@@ -4,8 +4,8 @@
 //! Owns: the unit of a recording whose tasks count nothing.
 //!
 //! There, a step is a hundredth of the work that a task did in the recording. Each task has the
-//! same weight, however much CPU time it uses: a scheduler that starves a hundred short sleepers for
-//! the sake of one hog loses steps.
+//! same weight, however much CPU time it uses: a scheduler that starves a hundred short sleepers
+//! for the sake of one hog loses steps.
 
 use scxlab_machine::Nanos;
 use scxlab_trace::Call;

@@ -9,7 +9,8 @@
 //!    channel.
 //! 4. A wait after another system call has the call's meaning.
 //! 5. A wait that another task of the workload ended is a dependency on that task.
-//! 6. A wait of a virtual CPU that an interrupt ended is a sleep of that length, because the timers of
+//! 6. A wait of a virtual CPU that an interrupt ended is a sleep of that length, because the timers
+//! of
 //!    a guest are its own.
 //! 7. A wait that something outside ended is an arrival at that time; if the waits of the task that
 //!    ended so had nearly the same length, it is a sleep of that length.
@@ -17,8 +18,8 @@
 use scxlab_machine::Nanos;
 use scxlab_trace::Call;
 
-use super::futexes::{Futex, median};
 use super::Plan;
+use super::futexes::{Futex, median};
 use crate::history::{Sleep, Step, TaskHistory, TaskIndex, Waker};
 
 /// The meaning of a wait.
@@ -88,7 +89,9 @@ fn meaning(
         // The wait was in a read whose end the recording does not have.
         return Wait::Open;
     }
-    let Some(Step::Call(_, call)) = before else { return without_call(by_task, task.is_vcpu, sleep, steady) };
+    let Some(Step::Call(_, call)) = before else {
+        return without_call(by_task, task.is_vcpu, sleep, steady);
+    };
     match *call {
         Call::Write { object, .. } if plan.channels.has(object) => Wait::Channel,
         Call::SleepFor { length } if by_nobody => Wait::For(length),
