@@ -181,6 +181,9 @@ impl Command<'_> {
             // Skip parsing certificates for modules, of which there are none: an eighth of an
             // emulated boot.
             "initcall_blacklist=load_system_certificate_list".to_owned(),
+            // Skip the self-tests of the kernel's ciphers: they would still occupy a CPU when the
+            // workload runs.
+            "cryptomgr.notests".to_owned(),
             // Disable the kernel's detectors of lock-ups: they would report an emulated CPU that
             // the host starves. Our deadline finds real lock-ups.
             "nowatchdog".to_owned(),
