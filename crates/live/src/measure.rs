@@ -160,8 +160,9 @@ impl Measured<'_> {
     fn switches(&self, t: &mut MetricTable) {
         let reading = self.reading;
         t.count(&metric::CONTEXT_SWITCHES, reading.switches);
-        t.count(&metric::SWITCHES_VOLUNTARY, reading.tasks.iter().map(|t| t.voluntary).sum());
-        t.count(&metric::SWITCHES_INVOLUNTARY, reading.tasks.iter().map(|t| t.involuntary).sum());
+        let (voluntary, involuntary) = self.switches_of_tasks();
+        t.count(&metric::SWITCHES_VOLUNTARY, voluntary);
+        t.count(&metric::SWITCHES_INVOLUNTARY, involuntary);
         t.count(&metric::WAKEUPS, reading.wakeups);
         let by_distance = |wanted: Distance| {
             let known = |cpu: u32| (cpu as usize) < self.topology.nr_cpus();
@@ -177,6 +178,17 @@ impl Measured<'_> {
             let count = by_distance(distance);
             t.count_part(&metric::MIGRATIONS_BY_DISTANCE, distance.name(), count);
         }
+    }
+
+    /// Returns the voluntary and the involuntary switches of all tasks. The probe has those of
+    /// tasks that have left their CPU for the last time; the executor has those of a thread that
+    /// was preempted on its way out and is still there.
+    fn switches_of_tasks(&self) -> (u64, u64) {
+        let ended = self.reading.tasks.iter().map(|t| (t.voluntary, t.involuntary));
+        let seen = self.seen();
+        let unseen = self.report.tasks.iter().filter(|t| !seen.contains_key(&key(t)));
+        let unseen = unseen.map(|t| (t.switches_voluntary, t.switches_involuntary));
+        ended.chain(unseen).fold((0, 0), |(v, i), (more_v, more_i)| (v + more_v, i + more_i))
     }
 
     fn seen(&self) -> HashMap<(u32, String), &TaskSum> {
