@@ -8,8 +8,10 @@
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use scxlab_machine::id::Nanos;
@@ -23,8 +25,6 @@ const KEPT: usize = 64 << 10;
 /// Time to wait for output after the command has ended: a process that left the process group may
 /// still hold the pipe open.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
-/// Interval between two checks whether the command has ended.
-const LOOK_NS: Nanos = 1_000_000;
 
 /// Result of one run of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,9 +95,9 @@ pub fn run_command(
     let stdout = child.stdout.take().map(tail_of);
     let stderr = child.stderr.take().map(tail_of);
     let deadline = duration.map(|d| started_ns.saturating_add(d));
-    let (status, usage) = wait(&child, deadline).map_err(|e| fail(e.to_string()))?;
+    let (status, usage) = wait(child.id() as i32, deadline).map_err(|e| fail(e.to_string()))?;
     let ended_ns = sys::now();
-    kill_group(&child);
+    kill_group(child.id() as i32);
     let text = |tail: Option<Receiver<Vec<u8>>>| {
         let bytes = tail.and_then(|t| t.recv_timeout(OUTPUT_WAIT).ok()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -113,30 +113,36 @@ pub fn run_command(
     })
 }
 
-/// Waits for the child. Returns how the child ended and its resource usage, which the standard
-/// library's wait does not return.
-fn wait(child: &Child, deadline: Option<Nanos>) -> std::io::Result<(CommandStatus, Usage)> {
-    let pid = child.id() as i32;
-    let mut late = false;
+/// Waits for the child, and kills its group at the deadline. Returns how the child ended and its
+/// resource usage, which the standard library's wait does not return.
+fn wait(pid: i32, deadline: Option<Nanos>) -> std::io::Result<(CommandStatus, Usage)> {
+    let late = Arc::new(AtomicBool::new(false));
+    // A thread sleeps until the deadline, because a wait that looks at intervals would preempt the
+    // command at each of them. It ends when `_running` is dropped.
+    let (_running, ended) = channel::<()>();
+    if let Some(at) = deadline {
+        let late = late.clone();
+        std::thread::spawn(move || {
+            let left = Duration::from_nanos(at.saturating_sub(sys::now()));
+            if ended.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
+                late.store(true, Relaxed);
+                kill_group(pid);
+            }
+        });
+    }
     loop {
         let mut status = 0;
         // SAFETY: all zeroes is a valid rusage.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        let flags = if deadline.is_some() && !late { libc::WNOHANG } else { 0 };
         // SAFETY: both are valid to write to; nobody else collects this child.
-        let got = unsafe { libc::wait4(pid, &mut status, flags, &mut usage) };
+        let got = unsafe { libc::wait4(pid, &mut status, 0, &mut usage) };
         if got == pid {
+            let late = late.load(Relaxed);
             let status = if late { CommandStatus::TimedOut } else { how(status) };
             return Ok((status, usage_of(&usage)));
         }
         if got < 0 && sys::errno() != libc::EINTR {
             return Err(std::io::Error::last_os_error());
-        }
-        if deadline.is_some_and(|at| sys::now() >= at) && !late {
-            kill_group(child);
-            late = true;
-        } else if got == 0 {
-            sys::sleep_until(sys::now().saturating_add(LOOK_NS));
         }
     }
 }
@@ -165,9 +171,9 @@ fn usage_of(usage: &libc::rusage) -> Usage {
 
 /// Kills the process group. The group exists as long as one of its processes does; if none is left,
 /// the call fails harmlessly.
-fn kill_group(child: &Child) {
+fn kill_group(pid: i32) {
     // SAFETY: no pointers.
-    unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+    unsafe { libc::kill(-pid, libc::SIGKILL) };
 }
 
 /// Reads a stream to its end in a thread of its own; the receiver gets the last `KEPT` bytes.
