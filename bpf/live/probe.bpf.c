@@ -2,8 +2,9 @@
 /*
  * probe: measures a workload on a real kernel, with the definitions of the simulator's metrics.
  *
- * The workload is every task that descends from `root_tgid`. A task of the workload has an entry in
- * task storage, made when the task is forked. Times are bpf_ktime_get_ns().
+ * The workload is every task that descends from `root_tgid`, but its own threads and the director
+ * (`directed`). A task of the workload has an entry in task storage, made when the task is forked.
+ * Times are bpf_ktime_get_ns().
  *
  * Time before `from` and after `until` does not count, because the workload is then being started
  * or collected. A wait begins when the task is about to be woken (sched_waking), is new
@@ -34,6 +35,8 @@ const volatile u32 nr_cpus = 1;
 const volatile u32 tracing = 0;
 /* Bits of the preempt count by which an interrupt is recognised. */
 const volatile u32 interrupt_mask = 0;
+/* Non-zero if a process between `root_tgid` and the workload starts it, and is no part of it. */
+const volatile u32 directed = 0;
 
 /*
  * The measurement begins at `from` and ends at `until`. The loader sets both times while the
@@ -53,6 +56,7 @@ struct task_state {
 	u64 waiting_since;	/* when the task's present wait began; 0: it does not wait */
 	u64 woken_at;		/* when the task was woken up, if that began the wait; else 0 */
 	u64 on_cpu_since;	/* when the task started to run; 0: it does not run */
+	bool hidden;		/* the task runs the workload, and is no part of it */
 	struct task_account sum;
 };
 
@@ -157,7 +161,9 @@ static void record(u32 which, u64 ns)
 
 static struct task_state *state_of(struct task_struct *p)
 {
-	return bpf_task_storage_get(&tasks, p, 0, 0);
+	struct task_state *s = bpf_task_storage_get(&tasks, p, 0, 0);
+
+	return s && !s->hidden ? s : NULL;
 }
 
 static struct cpu_account *this_cpu(void)
@@ -272,11 +278,16 @@ static void trace_wakeup(struct task_struct *p, u64 now)
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 {
+	bool of_root = parent->tgid == root_tgid;
+	struct task_state *s;
+
 	if (tracing)
 		trace(TRACE_FORK, bpf_ktime_get_ns(), child, parent, 0, 0);
-	if (parent->tgid != root_tgid && !state_of(parent))
+	if (!of_root && !bpf_task_storage_get(&tasks, parent, 0, 0))
 		return 0;
-	bpf_task_storage_get(&tasks, child, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	s = bpf_task_storage_get(&tasks, child, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (s)
+		s->hidden = of_root && (directed || child->tgid == root_tgid);
 	return 0;
 }
 

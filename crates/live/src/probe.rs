@@ -142,17 +142,24 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Starts to observe all descendants of this process, on a machine with `nr_cpus` CPUs. If
-    /// `ring` is given, the probe also records the events of every task in a ring of that size in
-    /// bytes, a power of two.
+    /// Starts to observe all descendants of this process, on a machine with `nr_cpus` CPUs. With
+    /// `directed` the children of this process do not count, only what descends from them. If `ring`
+    /// is given, the probe also records the events of every task in a ring of that size in bytes, a
+    /// power of two.
     pub fn attach(
         kernel: &RunningKernel,
+        directed: bool,
         nr_cpus: u32,
         ring: Option<u32>,
     ) -> Result<Probe, LiveError> {
-        // The constants in order: `root_tgid`, `nr_cpus`, `tracing`, `interrupt_mask`.
-        let constants =
-            [std::process::id(), nr_cpus, u32::from(ring.is_some()), kernel.interrupt_mask()];
+        // The constants in order: `root_tgid`, `nr_cpus`, `tracing`, `interrupt_mask`, `directed`.
+        let constants = [
+            std::process::id(),
+            nr_cpus,
+            ring.is_some().into(),
+            kernel.interrupt_mask(),
+            directed.into(),
+        ];
         let (result, log) = listen(|| Probe::attach_quietly(constants, ring));
         result.map_err(|e| match missing_symbol(&log) {
             Some(symbol) => LiveError::NoSymbol { symbol },
@@ -160,7 +167,7 @@ impl Probe {
         })
     }
 
-    fn attach_quietly(constants: [u32; 4], ring: Option<u32>) -> Result<Probe, libbpf_rs::Error> {
+    fn attach_quietly(constants: [u32; 5], ring: Option<u32>) -> Result<Probe, libbpf_rs::Error> {
         let mut open = ObjectBuilder::default().name("probe")?.open_memory(OBJECT)?;
         for mut map in open.maps_mut() {
             if let Some(bytes) = ring.filter(|_| map.name() == "ring") {

@@ -150,7 +150,8 @@ pub fn run(
     let attached = object.filter(|_| late.is_none()).map(attach).transpose()?;
     let stats = RunStats::enable();
     let nr_cpus = spec.machine.topology.nr_cpus() as u32;
-    let probe = Probe::attach(kernel, nr_cpus, spec.trace)?;
+    let directed = matches!(spec.workload, Workload::Program(_));
+    let probe = Probe::attach(kernel, directed, nr_cpus, spec.trace)?;
     let before = NumaCounts::read();
     let (report, later) = run_workload(spec, &probe, late.map(|object| || attach(object)))?;
     let attached = attached.or(later);
