@@ -8,7 +8,8 @@
 //! `Thread::wait` is the protocol between a blocked thread and its waker. The waker completes the
 //! operation (hands over the lock, moves the bytes), sets `wait` to `None`, and only then wakes the
 //! thread. A wake-up that finds `wait` still set was meant for an earlier sleep, and the thread
-//! goes back to sleep. Only a poll is executed again after its wait.
+//! goes back to sleep. Only a poll, and an op that takes a
+//! barging mutex, are executed again after their wait.
 
 use std::collections::BTreeMap;
 

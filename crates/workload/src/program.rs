@@ -56,6 +56,8 @@ pub struct Program {
     pub cgroups: Vec<CgroupDef>,
     #[serde(default, rename = "barrier", skip_serializing_if = "Vec::is_empty")]
     pub barriers: Vec<BarrierDef>,
+    #[serde(default, rename = "mutex", skip_serializing_if = "Vec::is_empty")]
+    pub mutexes: Vec<MutexDef>,
     #[serde(default, rename = "semaphore", skip_serializing_if = "Vec::is_empty")]
     pub semaphores: Vec<SemaphoreDef>,
     #[serde(default, rename = "pipe", skip_serializing_if = "Vec::is_empty")]
@@ -146,6 +148,18 @@ impl CgroupDef {
 pub struct BarrierDef {
     pub name: String,
     pub parties: u32,
+}
+
+/// A declaration of a mutex that an unlock does not hand to the first waiter. If the name is a
+/// pattern, the declaration holds for every mutex whose name the pattern can produce.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MutexDef {
+    pub name: String,
+    /// Whether an unlock only wakes the first waiter, so that a running thread may take the mutex
+    /// before it, as with glibc's mutexes.
+    #[serde(default)]
+    pub barging: bool,
 }
 
 /// A declaration of a semaphore that does not start at 0.
@@ -336,6 +350,12 @@ impl Program {
             guest.program = program.map(Box::new);
         }
         Program { places, ..self }
+    }
+
+    /// Whether the mutex of this name is declared as barging.
+    pub(crate) fn is_barging(&self, mutex: &str) -> bool {
+        let found = self.mutexes.iter().find(|def| names::declares(&def.name, mutex));
+        found.is_some_and(|def| def.barging)
     }
 
     /// Returns the place of a part in the program's file.

@@ -3,19 +3,18 @@
 //! (`sysbench --test=memory`, version 0.4).
 //!
 //! Models: the threads of one process take blocks until the total size is written. A unit is a
-//! block, sysbench's operation. With `hold`, a thread holds a mutex for that long when it takes a
-//! block, and the others sleep meanwhile.
+//! block, sysbench's operation. With `hold`, a thread holds a barging mutex for that long when it
+//! takes a block, and the others sleep meanwhile.
 //! Leaves out: the bandwidth of memory, because a block fits into a cache: `touch` writes a buffer
-//! of the thread's own. By default also the mutex around the count of blocks: the op `lock` hands a
-//! mutex to the first waiter, which would make threads that hold it for some 50 ns wait for one
-//! another at each block; with glibc's mutex, the thread that runs takes it. `overhead` is an
-//! estimate of the rest of an operation: the count, a random number and two readings of the clock.
+//! of the thread's own. By default also the mutex around the count of blocks, which sysbench 1.0
+//! does not have. `overhead` is an estimate of the rest of an operation: the count, a random number
+//! and two readings of the clock.
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;
 use crate::program::work::BufferArg;
 use crate::program::{
-    Op, Pattern, Program, SemaphoreDef, ThreadTemplate, TimeSpan, Touch, TouchKind,
+    MutexDef, Op, Pattern, Program, SemaphoreDef, ThreadTemplate, TimeSpan, Touch, TouchKind,
 };
 
 pub(super) const GENERATOR: Generator = Generator {
@@ -63,14 +62,17 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
         Op::Touch(BufferArg::from(write)),
         Op::Count(1),
     ];
+    let holds = !count.is_empty();
     let operation = count.into_iter().chain(rest).collect();
     let name = "sysbench-memory";
     let mut thread = ThreadTemplate::new(name, vec![Op::Loop { times: None, ops: operation }]);
     thread.instances = params.number("threads", 1, 10_000)?;
     thread.process = Some(name.to_owned());
     thread.footprint = block;
+    let count = MutexDef { name: "count".into(), barging: true };
     Ok(Program {
         duration: params.maybe_time("duration")?,
+        mutexes: if holds { vec![count] } else { Vec::new() },
         semaphores: vec![SemaphoreDef { name: "blocks".into(), value }],
         threads: vec![thread],
         ..Program::default()

@@ -4,15 +4,15 @@
 //!
 //! Models: the threads of one process take requests until none is left. A request repeats `yields`
 //! times: lock its mutex, `sched_yield`, unlock it. Requests use the mutexes in turn. A unit is a
-//! request, sysbench's event.
-//! Leaves out: barging. An unlock hands the mutex to the first waiter here, whereas in glibc the
-//! thread that unlocks may lock again first. The mutex of a request follows from the thread's
-//! number and how many requests it has served, as if all threads were equally fast; in sysbench it
-//! follows from the number of the request.
+//! request, sysbench's event. The mutexes are barging, as glibc's: the thread that unlocks often
+//! locks again before the woken thread runs.
+//! Leaves out: the mutex of a request follows from the thread's number and how many requests it has
+//! served, as if all threads were equally fast; in sysbench it follows from the number of the
+//! request.
 
 use super::{Generator, Params, param, sysbench_cpu};
 use crate::error::WorkloadError;
-use crate::program::{Op, Program, TimeSpan};
+use crate::program::{MutexDef, Op, Program, TimeSpan};
 
 pub(super) const GENERATOR: Generator = Generator {
     name: "sysbench_threads",
@@ -46,7 +46,9 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
         }
         [Op::Loop { times: Some(yields), ops: turn }, Op::Count(1)]
     };
-    sysbench_cpu::serve(params, "sysbench-threads", (0..period).map(|k| event(k).into()))
+    let bodies = (0..period).map(|k| event(k).into());
+    let mutexes = vec![MutexDef { name: "mutex{i}".into(), barging: true }];
+    Ok(Program { mutexes, ..sysbench_cpu::serve(params, "sysbench-threads", bodies)? })
 }
 
 fn gcd(a: u32, b: u32) -> u32 {

@@ -80,10 +80,12 @@ impl Executor {
     fn grow_objects(&mut self) {
         let objects = &self.compiled.objects;
         let count = |kind| objects.names(kind).len();
-        self.mutexes.resize_with(count(ObjectKind::Mutex), Mutex::default);
         self.conds.resize_with(count(ObjectKind::Cond), Cond::default);
         self.timers.resize_with(count(ObjectKind::Timer), TimerState::default);
         self.spin_locks.resize_with(count(ObjectKind::SpinLock), SpinLock::default);
+        for name in objects.names(ObjectKind::Mutex).iter().skip(self.mutexes.len()) {
+            self.mutexes.push(Mutex::new(self.program.is_barging(name)));
+        }
         for name in objects.names(ObjectKind::Barrier).iter().skip(self.barriers.len()) {
             let parties = declared_parties(self, name).unwrap_or(1);
             self.barriers.push(Barrier { parties, waiters: Default::default() });

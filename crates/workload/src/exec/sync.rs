@@ -3,8 +3,11 @@
 //!
 //! Owns: the objects' queues, first come, first served. An unlock hands the mutex to its first
 //! waiter. If the mutex is taken, a signalled thread joins the mutex's queue without waking, so no
-//! thread is woken only to block again. (In glibc, a running thread can overtake the woken thread;
-//! the order among sleepers is the same as here.)
+//! thread is woken only to block again.
+//! A barging mutex is not handed over: an unlock wakes the first waiter, which tries again, and
+//! joins the end of the queue if a running thread was faster. A signalled thread wakes up and tries
+//! to take the mutex as any other.
+//! Models: for barging mutexes, glibc 2.36 `lll_lock` and `lll_unlock`.
 //! Does not: model priority inheritance.
 
 use std::collections::VecDeque;
@@ -18,12 +21,48 @@ use crate::compile::insn::{ObjectRef, WaitObject};
 pub(super) struct Mutex {
     pub owner: Option<u32>,
     waiters: VecDeque<u32>,
+    /// None: the mutex is handed over.
+    barging: Option<Barging>,
+}
+
+/// The rest of the state of a barging mutex.
+#[derive(Default)]
+struct Barging {
+    /// Whether the next unlock makes a system call: the futex word is 2 in glibc.
+    contended: bool,
+    /// Threads that an unlock woke and that have not tried again.
+    woken: Vec<u32>,
+}
+
+impl Mutex {
+    pub fn new(barging: bool) -> Self {
+        Mutex { barging: barging.then(Barging::default), ..Mutex::default() }
+    }
+
+    /// Gives the mutex to the thread if it is free, or else puts the thread at the end of the
+    /// queue.
+    fn try_take(&mut self, t: u32) -> bool {
+        let free = self.owner.is_none();
+        match free {
+            true => self.owner = Some(t),
+            false => self.waiters.push_back(t),
+        }
+        if let Some(barging) = &mut self.barging {
+            let again = barging.woken.iter().position(|&woken| woken == t);
+            again.map(|at| barging.woken.remove(at));
+            // A thread that has waited does not know whether it was the last one.
+            barging.contended |= !free || again.is_some();
+        }
+        free
+    }
 }
 
 #[derive(Default)]
 pub(super) struct Cond {
     /// Pairs of a waiting thread and the mutex that it takes again after its wait.
     waiters: VecDeque<(u32, u32)>,
+    /// Threads that were signalled and have not taken their barging mutex again.
+    signalled: Vec<u32>,
 }
 
 pub(super) struct Barrier {
@@ -45,13 +84,18 @@ impl Sem {
 impl Executor {
     pub(super) fn lock(&mut self, sys: &mut dyn Sys, t: usize, mutex: ObjectRef) -> Flow {
         let m = mutex.index(&self.threads[t].binding);
-        let mutex = &mut self.mutexes[m];
-        if mutex.owner.is_none() {
-            mutex.owner = Some(t as u32);
+        if self.mutexes[m].try_take(t as u32) {
             return Flow::Next;
         }
-        mutex.waiters.push_back(t as u32);
+        self.repeat_if_barging(t, m);
         self.block(sys, t, WaitObject::Mutex, m)
+    }
+
+    /// Makes the thread execute its instruction again after its wait, if the mutex is barging.
+    fn repeat_if_barging(&mut self, t: usize, m: usize) {
+        if self.mutexes[m].barging.is_some() {
+            self.threads[t].pc -= 1;
+        }
     }
 
     pub(super) fn unlock(&mut self, sys: &mut dyn Sys, t: usize, mutex: ObjectRef) -> Flow {
@@ -60,16 +104,34 @@ impl Executor {
         Flow::Next
     }
 
-    /// Unlocks the mutex and hands it to the first waiter. Does nothing if the thread does not own
-    /// the mutex, as in a wait without a lock, which rt-app's files may contain.
+    /// Unlocks the mutex, and hands it to the first waiter or wakes that waiter. Does nothing if
+    /// the thread does not own the mutex, as in a wait without a lock, which rt-app's files may
+    /// contain.
     fn unlock_index(&mut self, sys: &mut dyn Sys, t: usize, m: usize) {
         let mutex = &mut self.mutexes[m];
         if mutex.owner != Some(t as u32) {
             return;
         }
-        mutex.owner = mutex.waiters.pop_front();
-        if let Some(next) = mutex.owner {
-            self.wake_futex(sys, WaitObject::Mutex, m, 1);
+        let next = match &mut mutex.barging {
+            Some(barging) => {
+                mutex.owner = None;
+                if !std::mem::take(&mut barging.contended) {
+                    return;
+                }
+                let next = mutex.waiters.pop_front();
+                barging.woken.extend(next);
+                next
+            }
+            None => {
+                mutex.owner = mutex.waiters.pop_front();
+                if mutex.owner.is_none() {
+                    return;
+                }
+                mutex.owner
+            }
+        };
+        self.wake_futex(sys, WaitObject::Mutex, m, 1);
+        if let Some(next) = next {
             self.release(sys, next, false);
         }
     }
@@ -83,13 +145,22 @@ impl Executor {
     ) -> Flow {
         let binding = &self.threads[t].binding;
         let (c, m) = (cond.index(binding), mutex.index(binding));
+        if let Some(at) = self.conds[c].signalled.iter().position(|&w| w as usize == t) {
+            let flow = self.lock(sys, t, mutex);
+            if matches!(flow, Flow::Next) {
+                self.conds[c].signalled.remove(at);
+            }
+            return flow;
+        }
         self.conds[c].waiters.push_back((t as u32, m as u32));
         self.unlock_index(sys, t, m);
+        self.repeat_if_barging(t, m);
         self.block(sys, t, WaitObject::Cond, c)
     }
 
     /// Signals the condition: wakes up to `most` of its waiters, or moves a waiter to the queue of
-    /// its mutex if the mutex is taken. Charges one `futex_wake` call for all of them.
+    /// its mutex if the mutex is taken and not barging. Charges one `futex_wake` call for all of
+    /// them.
     pub(super) fn signal(
         &mut self,
         sys: &mut dyn Sys,
@@ -107,7 +178,10 @@ impl Executor {
                 break;
             };
             let mutex = &mut self.mutexes[m as usize];
-            if mutex.owner.is_none() {
+            if mutex.barging.is_some() {
+                self.conds[c].signalled.push(waiter);
+                self.release(sys, waiter, false);
+            } else if mutex.owner.is_none() {
                 mutex.owner = Some(waiter);
                 self.release(sys, waiter, false);
             } else {

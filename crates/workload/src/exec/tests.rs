@@ -90,11 +90,49 @@ fn of_two_pollers_one_gets_the_bytes_and_the_other_waits_on() {
     assert_eq!(ends, [MS, 2 * MS]);
 }
 
+const BARGING: &str = "[[mutex]]\nname = 'm'\nbarging = true\n";
+
+/// The thread that unlocks a barging mutex takes it again before the waiter that it woke can.
+#[test]
+fn a_barging_mutex_goes_to_the_thread_that_runs() {
+    let text = "[[thread]]\nname = 'a'\nops = [{ loop = { times = 3, ops = [{ lock = 'm' }, \
+                { compute = '1ms' }, { unlock = 'm' }] } }]\n\
+                [[thread]]\nname = 'b'\nops = [{ sleep = '500us' }, { lock = 'm' }, \
+                { compute = '1ms' }, { unlock = 'm' }]";
+    let ends = |declared: &str| {
+        let (mock, _, end) = run(&format!("{declared}{text}"), 2);
+        assert_eq!(end, MockEnd::Finished);
+        ["a", "b"].map(|name| mock.task(name).exited_at.unwrap() / MS)
+    };
+    assert_eq!(ends(""), [4, 2]);
+    assert_eq!(ends(BARGING), [3, 4]);
+}
+
+/// Each thread that waits for a barging mutex gets it in the end, also the last one, for whom an
+/// unlock of a thread that overtook the others made no call.
+#[test]
+fn no_waiter_of_a_barging_mutex_is_forgotten() {
+    for (threads, cpus) in [(2, 1), (3, 2), (7, 3), (20, 4)] {
+        let text = format!(
+            "{BARGING}[[thread]]\nname = 'a'\ninstances = {threads}\nops = [{{ loop = {{ times = 40, \
+             ops = [{{ lock = 'm' }}, {{ compute = '3us' }}, 'yield', {{ unlock = 'm' }}, \
+             {{ compute = '2us' }}, {{ count = 1 }}] }} }}]"
+        );
+        let (mock, _, end) = run(&text, cpus);
+        assert_eq!((end, mock.total_work()), (MockEnd::Finished, threads * 40));
+    }
+}
+
 #[test]
 fn a_signal_wakes_one_waiter_and_a_broadcast_all() {
+    conditions_wake("");
+    conditions_wake(BARGING);
+}
+
+fn conditions_wake(declared: &str) {
     let text = |wake: &str| {
         format!(
-            "[[thread]]\nname = 'w'\ninstances = 3\nops = [{{ lock = 'm' }}, \
+            "{declared}[[thread]]\nname = 'w'\ninstances = 3\nops = [{{ lock = 'm' }}, \
              {{ wait = {{ cond = 'c', mutex = 'm' }} }}, {{ compute = '1ms' }}, \
              {{ unlock = 'm' }}, {{ count = 1 }}]\n[[thread]]\nname = 's'\n\
              ops = [{{ sleep = '5ms' }}, {{ lock = 'm' }}, {{ {wake} = 'c' }}, {{ unlock = 'm' }}]"

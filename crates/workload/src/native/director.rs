@@ -142,6 +142,8 @@ fn prepare(
     shared.barriers.iter().zip(&tables.barriers).for_each(|(b, n)| b.parties.store(*n, Relaxed));
     let spins = shared.spin_barriers.iter().zip(&tables.spin_barriers);
     spins.for_each(|(b, n)| b.parties.store(*n, Relaxed));
+    let mutexes = shared.mutexes.iter().zip(&tables.barging);
+    mutexes.for_each(|(mutex, barging)| mutex.set_barging(*barging));
     let sems = shared.sems.iter().zip(&tables.sems);
     sems.for_each(|(s, n)| s.value.store((*n).into(), Relaxed));
     shared.pipes.iter().zip(&tables.pipes).try_for_each(|(pipe, table)| pipe.open(table))?;

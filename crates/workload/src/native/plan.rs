@@ -73,6 +73,8 @@ pub struct Tables {
     pub start: Vec<Start>,
     pub templates: Vec<TemplateTable>,
     pub nr_processes: u32,
+    /// Whether each mutex is barging.
+    pub barging: Vec<bool>,
     pub barriers: Vec<u32>,
     pub spin_barriers: Vec<u32>,
     pub sems: Vec<u32>,
@@ -168,6 +170,7 @@ impl Tables {
             start: Vec::new(),
             templates: Vec::new(),
             nr_processes: 0,
+            barging: Vec::new(),
             barriers: Vec::new(),
             spin_barriers: Vec::new(),
             sems: Vec::new(),
@@ -314,6 +317,8 @@ impl Tables {
                 .map_or(0, |d| d.value)
         };
         self.sems = names.map(value).collect();
+        let names = self.compiled.objects.names(ObjectKind::Mutex).iter();
+        self.barging = names.map(|name| program.is_barging(name)).collect();
         let sizes = self.pipe_sizes();
         let pipe = |(i, name): (usize, &String)| {
             let found = program.pipes.iter().find(|d| names::declares(&d.name, name));

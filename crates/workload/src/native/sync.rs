@@ -5,9 +5,11 @@
 //! Owns: the objects' queues, with the meaning of `exec/sync.rs` and `exec/spin.rs`: first come,
 //! first served; an unlock hands the mutex to its first waiter; a signalled thread joins the
 //! mutex's queue without waking if the mutex is taken. A sleeper sleeps on a futex word of its own
-//! slot; a spinner spins.
+//! slot; a spinner spins. A barging mutex is one futex word, on which its waiters sleep, as
+//! glibc's.
 //! Does not: implement priority inheritance.
 
+use std::convert::Infallible;
 use std::hint::spin_loop;
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
@@ -19,24 +21,48 @@ use super::sys::{futex_wait, futex_wake};
 use super::worker::{End, Flow, Thread};
 use crate::compile::insn::WaitObject;
 
-/// A short lock around an object's state. The word is 0 if the guard is free, 1 if it is held, and
-/// 2 if it is held and a thread may sleep on it. A holder never blocks and never ends while it
-/// holds the guard, so the end of the run need not interrupt a wait for the guard. A waiter spins
-/// only briefly before it sleeps, because it may have preempted the holder.
+/// A futex word: 0 if it is free, 1 if it is held, and 2 if it is held and a thread may sleep on
+/// it.
 #[repr(C)]
-pub struct Guard(AtomicU32);
+struct Word(AtomicU32);
+
+impl Word {
+    fn try_take(&self) -> bool {
+        self.0.compare_exchange(0, 1, Acquire, Relaxed).is_ok()
+    }
+
+    /// Takes the word, for which the thread sleeps as often as another is faster. `stopped` may end
+    /// the wait.
+    fn take<E>(&self, stopped: impl Fn() -> Result<(), E>) -> Result<(), E> {
+        while self.0.swap(2, Acquire) != 0 {
+            stopped()?;
+            futex_wait(&self.0, 2, None);
+        }
+        Ok(())
+    }
+
+    fn free(&self) {
+        if self.0.swap(0, Release) == 2 {
+            futex_wake(&self.0, 1);
+        }
+    }
+}
+
+/// A short lock around an object's state. A holder never blocks and never ends while it holds the
+/// guard, so the end of the run need not interrupt a wait for the guard. A waiter spins only
+/// briefly before it sleeps, because it may have preempted the holder.
+#[repr(C)]
+pub struct Guard(Word);
 
 impl Guard {
     pub fn lock(&self) -> Held<'_> {
         for _ in 0..50 {
-            if self.0.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
+            if self.0.try_take() {
                 return Held(self);
             }
             spin_loop();
         }
-        while self.0.swap(2, Acquire) != 0 {
-            futex_wait(&self.0, 2, None);
-        }
+        let Ok(()) = self.0.take(|| Ok::<(), Infallible>(()));
         Held(self)
     }
 }
@@ -46,9 +72,7 @@ pub struct Held<'a>(&'a Guard);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        if self.0.0.swap(0, Release) == 2 {
-            futex_wake(&self.0.0, 1);
-        }
+        self.0.0.free();
     }
 }
 
@@ -85,9 +109,20 @@ pub struct Mutex {
     /// Slot of the owner plus one; 0: nobody.
     owner: AtomicU32,
     queue: Queue,
+    /// 1 if the mutex is barging. Then `word` is the whole mutex besides `owner`.
+    barging: AtomicU32,
+    word: Word,
 }
 
 impl Mutex {
+    pub fn set_barging(&self, barging: bool) {
+        self.barging.store(barging.into(), Relaxed);
+    }
+
+    fn is_barging(&self) -> bool {
+        self.barging.load(Relaxed) != 0
+    }
+
     /// Returns the owner's slot plus one, or 0 if nobody owns the mutex.
     pub fn owner(&self) -> u32 {
         self.owner.load(Relaxed)
@@ -170,6 +205,9 @@ impl Thread {
     }
 
     pub fn lock_mutex(&self, mutex: &Mutex, what: WaitObject, index: usize) -> Flow {
+        if mutex.is_barging() {
+            return self.lock_barging(mutex, what, index);
+        }
         let held = mutex.guard.lock();
         if mutex.owner.load(Relaxed) == 0 {
             mutex.owner.store(self.index + 1, Relaxed);
@@ -181,13 +219,30 @@ impl Thread {
         self.sleep_on(what, index)
     }
 
+    fn lock_barging(&self, mutex: &Mutex, what: WaitObject, index: usize) -> Flow {
+        if !mutex.word.try_take() {
+            self.waiting(what, index);
+            mutex.word.take(|| self.stopped())?;
+            self.waiting(WaitObject::Nothing, 0);
+        }
+        mutex.owner.store(self.index + 1, Relaxed);
+        Ok(())
+    }
+
     pub fn unlock(&self, m: usize) {
         self.unlock_mutex(&self.env.shared.mutexes[m]);
     }
 
-    /// Unlocks the mutex and hands it to the first waiter. Does nothing if the thread does not own
-    /// the mutex.
+    /// Unlocks the mutex, and hands it to the first waiter or wakes that waiter. Does nothing if
+    /// the thread does not own the mutex.
     pub fn unlock_mutex(&self, mutex: &Mutex) {
+        if mutex.is_barging() {
+            if mutex.owner.load(Relaxed) == self.index + 1 {
+                mutex.owner.store(0, Relaxed);
+                mutex.word.free();
+            }
+            return;
+        }
         let held = mutex.guard.lock();
         if mutex.owner.load(Relaxed) != self.index + 1 {
             return;
@@ -210,10 +265,15 @@ impl Thread {
         // A signal before the unlock may find the mutex still owned by this thread. This thread
         // then joins the mutex's queue, and the unlock hands the mutex to the queue's first thread.
         self.unlock(m);
-        self.sleep_on(WaitObject::Cond, c)
+        self.sleep_on(WaitObject::Cond, c)?;
+        if self.env.shared.mutexes[m].is_barging() {
+            return self.lock(m);
+        }
+        Ok(())
     }
 
-    /// Wakes up to `most` waiters, or moves them to their mutexes' queues.
+    /// Wakes up to `most` waiters, or moves them to the queues of their mutexes if these are taken
+    /// and not barging.
     pub fn signal(&self, c: usize, most: u32) {
         let shared = &self.env.shared;
         let cond = &shared.conds[c];
@@ -224,6 +284,10 @@ impl Thread {
             let Some(waiter) = cond.queue.pop(shared.slots) else { break };
             let m = shared.slots[waiter as usize].retake.load(Relaxed);
             let mutex = &shared.mutexes[m as usize];
+            if mutex.is_barging() {
+                self.release(waiter);
+                continue;
+            }
             let taken = mutex.guard.lock();
             if mutex.owner.load(Relaxed) == 0 {
                 mutex.owner.store(waiter + 1, Relaxed);

@@ -60,6 +60,10 @@ fn header(out: &mut String, program: &Program) {
     for b in &program.barriers {
         line(out, 0, &format!("barrier {} parties={}", b.name, b.parties));
     }
+    for m in &program.mutexes {
+        let how = if m.barging { " barging" } else { "" };
+        line(out, 0, &format!("mutex {}{how}", m.name));
+    }
     for s in &program.semaphores {
         line(out, 0, &format!("semaphore {} value={}", s.name, s.value));
     }

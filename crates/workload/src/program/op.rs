@@ -181,9 +181,10 @@ ops! {
         native: "CLOCK_MONOTONIC, absolute; timer slack is 1 ns, since the simulation has none.";
 
     /// Takes the mutex. Waiters are served first come, first served: an unlock hands the mutex to
-    /// the first.
+    /// the first. If `[[mutex]]` declares it with `barging = true`, an unlock only wakes the first
+    /// waiter, and a running thread may take the mutex before it, as with glibc's mutexes.
     "lock" = Lock(mutex: Mutex),
-        native: "A queue in shared memory and a futex per thread, in the same order.";
+        native: "A queue in shared memory and a futex per thread, in the same order; a barging mutex is one futex, as glibc's.";
 
     /// Releases the mutex.
     "unlock" = Unlock(mutex: Mutex),

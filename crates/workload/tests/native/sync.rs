@@ -26,7 +26,7 @@ pub const TESTS: &[Test] = &[
 /// Runs two kinds of threads that take two semaphores in opposite order, with a yield in between.
 /// Without the lock around the semaphores, the threads soon deadlock, and the run does not reach
 /// its end.
-fn exclusion(lock: &str, unlock: &str, process: &str) -> NativeReport {
+fn exclusion(declared: &str, lock: &str, unlock: &str, process: &str) -> NativeReport {
     let body = |first: &str, second: &str| {
         format!(
             "ops = [{{ loop = {{ times = 300, ops = [{lock} {{ sem_wait = '{first}' }}, 'yield', \
@@ -35,7 +35,7 @@ fn exclusion(lock: &str, unlock: &str, process: &str) -> NativeReport {
         )
     };
     let text = format!(
-        "[[semaphore]]\nname = 'a'\nvalue = 1\n[[semaphore]]\nname = 'b'\nvalue = 1\n\
+        "{declared}[[semaphore]]\nname = 'a'\nvalue = 1\n[[semaphore]]\nname = 'b'\nvalue = 1\n\
          [[thread]]\nname = 'x'\ninstances = 2\n{process}{}\
          [[thread]]\nname = 'y'\ninstances = 2\n{process}{}",
         body("a", "b"),
@@ -44,22 +44,24 @@ fn exclusion(lock: &str, unlock: &str, process: &str) -> NativeReport {
     native::run(&program(&text), &NativeConfig::default()).unwrap()
 }
 
-fn excludes(lock: &str, unlock: &str) {
+fn excludes(declared: &str, lock: &str, unlock: &str) {
     for process in ["", "process = 'p'\n"] {
-        let report = exclusion(lock, unlock, process);
+        let report = exclusion(declared, lock, unlock, process);
         assert_eq!((report.stop, report.nr_errors), (NativeStop::AllExited, 0));
         assert_eq!(report.tasks.iter().map(|t| t.work_units).sum::<u64>(), 1200);
     }
 }
 
 fn locks_exclude() {
-    excludes("{ lock = 'l' },", "{ unlock = 'l' }");
+    excludes("", "{ lock = 'l' },", "{ unlock = 'l' }");
+    let barging = "[[mutex]]\nname = 'l'\nbarging = true\n";
+    excludes(barging, "{ lock = 'l' },", "{ unlock = 'l' }");
     // The same program without the lock deadlocks.
-    assert!(matches!(exclusion("", "", "").stop, NativeStop::Deadlock(_)));
+    assert!(matches!(exclusion("", "", "", "").stop, NativeStop::Deadlock(_)));
 }
 
 fn spin_locks_exclude() {
-    excludes("{ spin_lock = 'l' },", "{ spin_unlock = 'l' }");
+    excludes("", "{ spin_lock = 'l' },", "{ spin_unlock = 'l' }");
 }
 
 fn barriers_keep_rounds_apart() {
@@ -87,16 +89,16 @@ fn a_declared_barrier_lets_some_through() {
 fn conditions_wake_one_or_all() {
     // The signaller holds the mutex, so that every waiter is in the condition's queue before the
     // signal. Each waiter posts `ready` before it waits.
-    let report = run_clean(
-        "[[thread]]\nname = 'w'\ninstances = 3\nops = [{ lock = 'm' }, { sem_post = 'ready' }, \
+    let program = "[[thread]]\nname = 'w'\ninstances = 3\nops = [{ lock = 'm' }, { sem_post = 'ready' }, \
          { wait = { cond = 'c', mutex = 'm' } }, { count = 1 }, { unlock = 'm' }, { sem_post = 'done' }]\n\
          [[thread]]\nname = 's'\nops = [{ loop = { times = 3, ops = [{ sem_wait = 'ready' }] } }, \
          { lock = 'm' }, { signal = 'c' }, { unlock = 'm' }, { sem_wait = 'done' }, { count = 10 }, \
-         { lock = 'm' }, { broadcast = 'c' }, { unlock = 'm' }]",
-    );
-    assert_eq!(report.work_units(), 13);
-    let signaller = task(&report, "s");
-    assert_eq!(signaller.work_units, 10);
+         { lock = 'm' }, { broadcast = 'c' }, { unlock = 'm' }]";
+    for declared in ["", "[[mutex]]\nname = 'm'\nbarging = true\n"] {
+        let report = run_clean(&format!("{declared}{program}"));
+        assert_eq!(report.work_units(), 13);
+        assert_eq!(task(&report, "s").work_units, 10);
+    }
 }
 
 fn semaphores_count() {

@@ -71,8 +71,9 @@ fn threads_are_those_of_the_simulation() {
 
 #[test]
 fn the_text_of_a_plan_gives_the_same_tables() {
-    let text = "[[semaphore]]\nname = 's{i}'\nvalue = 4\n[[barrier]]\nname = 'd'\nparties = 9\n\
+    let text = "[[semaphore]]\nname = 's{i}'\nvalue = 4\n[[mutex]]\nname = 'm0'\nbarging = true\n[[barrier]]\nname = 'd'\nparties = 9\n\
                 [[thread]]\nname = 'a'\ninstances = 3\nops = [{ sem_wait = 's{i}' }, { barrier = 'b{i/2}' }, \
+                { lock = 'm{i}' }, { unlock = 'm{i}' }, \
                 { barrier = 'd' }, { fork = 'f' }]\n\
                 [[thread]]\nname = 'f'\ninstances = 0\nops = [{ sem_post = 'd{i}' }]";
     let first = tables(text);
@@ -83,6 +84,7 @@ fn the_text_of_a_plan_gives_the_same_tables() {
     assert_eq!(sems(&first), sems(&second));
     assert_eq!(sems(&first).len(), 3 + FORKED_BOUND as usize);
     assert_eq!(first.sems[..4], [4, 4, 4, 0]);
+    assert_eq!(first.barging, [true, false, false]);
     let parties = |name| {
         let at = first.compiled.objects.names(ObjectKind::Barrier).iter().position(|n| n == name);
         first.barriers[at.unwrap()]
