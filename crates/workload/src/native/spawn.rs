@@ -288,7 +288,8 @@ impl Thread {
         }
     }
 
-    /// Releases the thread's slot. This is the thread's last access to shared memory.
+    /// Releases the thread's slot, and wakes a parent that waits for its last child. This is the
+    /// thread's last access to shared memory.
     pub fn leave(&self) {
         let shared = &self.env.shared;
         let process = shared.processes.get(self.slot.process.load(Relaxed) as usize);
@@ -299,19 +300,24 @@ impl Thread {
             self.unmap_regions(true);
             making = shared.head().making.lock();
         }
-        let _making = making;
         if let Some(process) = process {
             process.alive.fetch_sub(1, Relaxed);
         }
+        let mut waiter = None;
         if let Some(parent) = self.slot.parent.load(Relaxed).checked_sub(1) {
             let above = &shared.slots[parent as usize];
             if above.serial.load(Relaxed) == self.slot.parent_serial.load(Relaxed)
                 && above.children.fetch_sub(1, Release) == 1
             {
-                sys::futex_wake(&above.children, 1);
+                waiter = Some(&above.children);
             }
         }
         self.slot.state.store(shared::OVER, Release);
+        // A parent that is woken while the guard is held would sleep again when it forks.
+        drop(making);
+        if let Some(children) = waiter {
+            sys::futex_wake(children, 1);
+        }
     }
 }
 
