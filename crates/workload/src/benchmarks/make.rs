@@ -4,7 +4,8 @@
 //!
 //! Models: a `make` process reads its makefiles, and keeps up to `jobs` files in work: it forks one
 //! `gcc` per file and waits for any of them. `gcc` executes the driver, which runs the compiler
-//! `cc1` and then the assembler `as`, each in a process of its own. Two files of sixteen are not in
+//! `cc1` and then the assembler `as`, each in a process of its own. Whoever starts a process sleeps
+//! until that process has called `execve`, as after a `vfork`. Two files of sixteen are not in
 //! the page cache. When all files are done, `make` runs the linker, which writes its result to the
 //! disk. `cc1` has 15 sixteenths of a file's work, `as` the rest. Once per millisecond of its work,
 //! `cc1` does work of the kernel under a lock of the zone, as page faults do.
@@ -25,6 +26,10 @@ const LENGTHS: [u64; 16] = [19, 29, 36, 43, 50, 57, 65, 73, 82, 93, 105, 120, 13
 
 /// Number of the sixteen lengths whose files are read from the disk: the first and the ninth.
 const COLD: [usize; 2] = [0, 8];
+
+/// Semaphore that a new process posts after its `execve`. All that start processes wait for it; the
+/// first of them need not be the one whose process it was.
+const EXECUTES: &str = "executes";
 
 /// Bytes of a source file with those of its headers that no other file has read.
 const SOURCE_BYTES: u64 = 64 << 10;
@@ -88,16 +93,21 @@ impl Build {
     }
 
     fn make(&self, make: u32) -> ThreadTemplate {
-        let start = |file| [Op::SemWait(slots(make)), Op::Fork(driver_name(make, length_of(file)))];
+        let start = |file| {
+            let [fork, started] = start(driver_name(make, length_of(file)));
+            [Op::SemWait(slots(make)), fork, started]
+        };
         let mut ops = vec![Op::Compute(self.parse.into())];
         ops.extend((0..self.files).flat_map(start));
-        ops.extend([Op::Join, Op::Fork("ld".into()), Op::Join]);
+        ops.push(Op::Join);
+        ops.extend(self::start("ld".into()));
+        ops.push(Op::Join);
         ThreadTemplate::new(&format!("make{make}"), ops)
     }
 
     fn compiler(&self, length: usize) -> ThreadTemplate {
         let work = share(self.work.0, LENGTHS[length] * 15, 1600);
-        let mut ops = vec![Op::Exec];
+        let mut ops = executes().to_vec();
         let times = (work / LOCK_PERIOD).max(1);
         let mut part = vec![Op::Compute(TimeSpan(work / times).into())];
         part.extend(self.locked.clone());
@@ -107,12 +117,12 @@ impl Build {
 
     fn assembler(&self) -> ThreadTemplate {
         let work = TimeSpan(share(self.work.0, 1, 16));
-        child("as", vec![Op::Exec, Op::Compute(work.into())])
+        child("as", [&executes()[..], &[Op::Compute(work.into())]].concat())
     }
 
     fn linker(&self) -> ThreadTemplate {
         let write = Op::Io { bytes: IMAGE_BYTES, null: false };
-        child("ld", vec![Op::Exec, Op::Compute(self.link.into()), write])
+        child("ld", [&executes()[..], &[Op::Compute(self.link.into()), write]].concat())
     }
 }
 
@@ -123,19 +133,26 @@ fn length_of(file: u32) -> usize {
 }
 
 fn driver(make: u32, length: usize) -> ThreadTemplate {
-    let mut ops = vec![Op::Exec];
+    let mut ops = executes().to_vec();
     if COLD.contains(&length) {
         ops.push(Op::Io { bytes: SOURCE_BYTES, null: false });
     }
-    ops.extend([
-        Op::Fork(compiler_name(length)),
-        Op::Join,
-        Op::Fork("as".into()),
-        Op::Join,
-        Op::Count(1),
-        Op::SemPost(slots(make)),
-    ]);
+    for name in [compiler_name(length), "as".into()] {
+        ops.extend(start(name));
+        ops.push(Op::Join);
+    }
+    ops.extend([Op::Count(1), Op::SemPost(slots(make))]);
     child(&driver_name(make, length), ops)
+}
+
+/// Returns the ops that start a process.
+fn start(name: String) -> [Op; 2] {
+    [Op::Fork(name), Op::SemWait(EXECUTES.into())]
+}
+
+/// Returns the first ops of a process.
+fn executes() -> [Op; 2] {
+    [Op::Exec, Op::SemPost(EXECUTES.into())]
 }
 
 /// Returns a template that only forks make.
