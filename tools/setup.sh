@@ -13,7 +13,7 @@ packages="
     clang-19 llvm-19 libclang-19-dev gcc g++ libc6-dev make pkg-config
     libelf-dev zlib1g-dev libseccomp-dev protobuf-compiler
     apt ca-certificates binutils file python3 tar xz-utils zstd
-    rt-app rt-tests stress-ng sysbench
+    rt-app rt-tests stress-ng sysbench dbench
     qemu-system-x86
     lld-19 qemu-user"
 rust_wanted=1.95

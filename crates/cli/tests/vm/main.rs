@@ -9,6 +9,7 @@
 
 mod attach;
 mod bench;
+mod benchmarks;
 mod conform;
 mod conserve;
 mod ejections;

@@ -170,3 +170,57 @@ fn ops(
     };
     [vec![Op::Compute(work.into())], own, vec![Op::Count(1)]].concat()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Load file of Debian's package.
+    const LOAD_FILE: &str = "/usr/share/dbench/client.txt";
+
+    /// Returns the kind of a load file's operation; None for those that are below a tenth for each
+    /// flush.
+    fn kind(word: &str) -> Option<Operation> {
+        Some(match word {
+            "QUERY_PATH_INFORMATION" | "FIND_FIRST" => Path,
+            "Unlink" | "Rename" | "SET_FILE_INFORMATION" => Change,
+            "Close" | "QUERY_FILE_INFORMATION" | "QUERY_FS_INFORMATION" => File,
+            "ReadX" => Read,
+            "WriteX" => Write,
+            "Flush" => Flush,
+            _ => return None,
+        })
+    }
+
+    /// The real program replays the load file. Skipped, with a message, without the package dbench.
+    #[test]
+    fn the_mix_is_that_of_the_load_file() {
+        let Ok(text) = std::fs::read_to_string(LOAD_FILE) else {
+            eprintln!("skipped: no {LOAD_FILE}");
+            return;
+        };
+        let (mut counts, mut opens, mut unlinks, mut bytes) = ([0u64; 6], 0, 0, 0);
+        let at = |wanted: Operation| MIX.iter().position(|(kind, _)| *kind == wanted).unwrap();
+        for line in text.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let word = words.first().copied().unwrap_or_default();
+            opens += u64::from(word == "NTCreateX");
+            unlinks += u64::from(word == "Unlink");
+            let Some(kind) = kind(word) else { continue };
+            counts[at(kind)] += 1;
+            if matches!(kind, Read | Write) {
+                bytes += words[4].parse::<u64>().unwrap();
+            }
+        }
+        // As many opens make a file as unlinks remove.
+        counts[at(Change)] += unlinks;
+        counts[at(Path)] += opens - unlinks;
+        for (i, (_, modelled)) in MIX.iter().enumerate() {
+            let real = counts[i] as f64 / counts[at(Flush)] as f64;
+            let difference = *modelled as f64 / real - 1.0;
+            assert!(difference.abs() < 0.15, "{i}: {modelled}, not {real}");
+        }
+        let mean = bytes / (counts[at(Read)] + counts[at(Write)]);
+        assert!(mean.abs_diff(TRANSFER_BYTES) * 100 < TRANSFER_BYTES, "{mean}");
+    }
+}
