@@ -62,6 +62,7 @@ struct {
 /* lib/numa.bpf.h keeps its counters in the arena, too. */
 #include <lib/numa.bpf.h>
 enum fair_gang { FAIR_GANG_OFF, FAIR_GANG_V1, FAIR_GANG_V2 };
+enum fair_gang_rules { FAIR_GANG_RULES_BOUNDED, FAIR_GANG_RULES_POSTED };
 enum fair_gang_domain { FAIR_GANG_DOMAIN_CORE, FAIR_GANG_DOMAIN_LLC, FAIR_GANG_DOMAIN_NODE, FAIR_GANG_DOMAIN_ALL };
 
 /* ---- what is scheduled ---- */
@@ -430,7 +431,8 @@ struct fair_stats {
 					 * running tasks that could not be moved, and tasks whose
 					 * preferred node has no CPU with less load */
 	u64 numa_preferred;		/* running tasks asked to go to their preferred node */
-	u64 gang_rounds;		/* rounds of gangs begun */
+	u64 gang_rounds;		/* rounds of gangs begun; gang_rules=posted: picks of gangs
+					 * by leaders */
 	u64 gang_requests;		/* CPUs with a task of the gang when a round began */
 	u64 gang_favoured;		/* requests to join a round that a CPU followed */
 	u64 gang_declined;		/* requests to join a round not followed: unfair, too late,
@@ -468,6 +470,9 @@ KNOB(u64, numa_settle_ns, 32000000,
 	     "from its preferred node");
 KNOB(enum fair_gang, gang, FAIR_GANG_OFF,
 	     "tasks of a cgroup run at the same time (GANG.md)");
+KNOB(enum fair_gang_rules, gang_rules, FAIR_GANG_RULES_BOUNDED,
+	     "bounded: rounds with bounds on what they cost others; posted: the rules of the patches, "
+	     "with one leader for good");
 KNOB(enum fair_gang_domain, gang_domain, FAIR_GANG_DOMAIN_ALL,
 	     "the CPUs that agree on a gang's turn");
 KNOB(u64, sched_latency_ns, 6000000,

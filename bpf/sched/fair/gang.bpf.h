@@ -20,12 +20,15 @@
  * A round is over when its time is up, or when most of its gang sleeps: is_asleep(). A CPU whose
  * own task of the gang sleeps before the others may wait a moment for the end: wait_for_end().
  *
+ * With gang_rules=posted there are no rounds: gang_posted.bpf.h.
+ *
  * Models: "Gang scheduling in CFS" (December 2011). Differs: GANG.md, "Departures".
  */
 #ifndef FAIR_GANG_BPF_H
 #define FAIR_GANG_BPF_H
 
 #include "gang_wait.bpf.h"
+#include "gang_posted.bpf.h"
 
 /* ---- who joins ---- */
 
@@ -182,7 +185,11 @@ __weak int start_gang(u32 cpu, u32 group, u64 now)
 
 static __always_inline void gang_starts(fair_cpu_t *c, fair_task_t *t)
 {
-	if (gang != FAIR_GANG_OFF && t)
+	if (gang == FAIR_GANG_OFF || !t)
+		return;
+	if (gangs_as_posted())
+		posted_starts(c->root->cpu, t->group);
+	else
 		start_gang(c->root->cpu, t->group, scx_bpf_now());
 }
 
@@ -251,6 +258,8 @@ static __always_inline bool gang_tick(u32 cpu, struct task_struct *p, u32 group,
 	if (gang == FAIR_GANG_OFF)
 		return over;
 	read_task_gang(p, group, now);
+	if (gangs_as_posted())
+		return over;
 	gang_notes(p, cpu_at(cpu)->curr, now);
 	return tick_gang(cpu, group, over, now);
 }
@@ -326,9 +335,27 @@ __weak int mark_gang(u32 cpu, bool prev_runs, u64 now)
 	return 0;
 }
 
+/* gang_rules=posted: marks the gang that the leader asked for, for one pick. */
+__weak int mark_request(u32 cpu)
+{
+	struct fair_lock *l = lock_of(cpu);
+	u32 group = take_request(cpu);
+
+	if (group == ROOT_GROUP || !l)
+		return 0;
+	bpf_spin_lock(&l->lock);
+	mark_path(group, cpu, true);
+	bpf_spin_unlock(&l->lock);
+	gang_cpu(cpu)->marked = group;
+	count(gang_favoured);
+	return 0;
+}
+
 static __always_inline void gang_before_pick(u32 cpu, bool prev_runs, u64 now)
 {
-	if (gang != FAIR_GANG_OFF)
+	if (gangs_as_posted())
+		mark_request(cpu);
+	else if (gang != FAIR_GANG_OFF)
 		mark_gang(cpu, prev_runs, now);
 }
 
@@ -347,9 +374,9 @@ static s32 init_gangs(void)
 {
 	u32 i, first = 0;
 
-	if (gang > FAIR_GANG_V2 || gang_domain > FAIR_GANG_DOMAIN_ALL) {
-		scx_bpf_error("gang=%d, gang_domain=%d: 0 (off), 1 (v1) or 2 (v2), and 0 (core), 1 (llc), 2 (node) or 3 (all)",
-			      gang, gang_domain);
+	if (gang > FAIR_GANG_V2 || gang_domain > FAIR_GANG_DOMAIN_ALL || gang_rules > FAIR_GANG_RULES_POSTED) {
+		scx_bpf_error("gang=%d, gang_rules=%d, gang_domain=%d: 0 (off), 1 (v1) or 2 (v2), 0 (bounded) or 1 (posted), and 0 (core), 1 (llc), 2 (node) or 3 (all)",
+			      gang, gang_rules, gang_domain);
 		return -EINVAL;
 	}
 	bpf_for(i, 0, nr_cpus) {

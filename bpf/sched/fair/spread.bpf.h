@@ -9,13 +9,20 @@
  * Balancing later evens out the load, and brings back a task that is not of this gang. Each move by
  * a CPU with several tasks leaves one pair of tasks less on one CPU, so these moves come to an end.
  *
- * Models: nothing. The original's users bound their tasks; GANG.md, rule 8.
+ * Models: nothing. The original's users bound their tasks; GANG.md, rule 8. With
+ * gang_rules=posted nothing is spread.
  */
 #ifndef FAIR_SPREAD_BPF_H
 #define FAIR_SPREAD_BPF_H
 
 #include "gang.bpf.h"
 #include "wake.bpf.h"
+
+/* Whether gangs are spread. */
+static __always_inline bool gangs_spread(void)
+{
+	return gang != FAIR_GANG_OFF && !gangs_as_posted();
+}
 
 /* Shortest interval between a CPU's searches for a CPU to which it can send a task of a gang. */
 #define SPREAD_NS	(20 * NSEC_PER_MSEC)
@@ -34,7 +41,7 @@ static __always_inline u32 gang_tasks(u32 group, u32 cpu)
  */
 static __always_inline bool gang_lets(fair_task_t *t, s32 from, s32 to)
 {
-	u32 group = gang == FAIR_GANG_OFF ? ROOT_GROUP : gang_of(t->group);
+	u32 group = gangs_spread() ? gang_of(t->group) : ROOT_GROUP;
 
 	return group == ROOT_GROUP || gang_tasks(group, to) < gang_tasks(group, from);
 }
@@ -70,7 +77,7 @@ static __noinline s32 least_ganged(struct task_struct *p, u32 group, s32 cpu)
 /* Returns the CPU for a woken or new task of a gang, which was to go to `cpu`. */
 static __always_inline s32 gang_place(struct task_struct *p, fair_task_t *t, s32 cpu)
 {
-	u32 group = gang == FAIR_GANG_OFF || p->nr_cpus_allowed == 1 ? ROOT_GROUP : gang_of(t->group);
+	u32 group = gangs_spread() && p->nr_cpus_allowed > 1 ? gang_of(t->group) : ROOT_GROUP;
 	s32 best;
 
 	if (group == ROOT_GROUP || (!gang_tasks(group, cpu) && !gang_cpu(cpu)->waits_until))
@@ -149,13 +156,13 @@ static __noinline int end_turn(u32 cpu, u64 now)
  */
 static __always_inline void gang_sent(s32 to, u64 now)
 {
-	if (gang != FAIR_GANG_OFF)
+	if (gangs_spread())
 		end_turn(to, now);
 }
 
 static __always_inline bool gang_spreads(u32 cpu, u32 group, u64 now)
 {
-	return gang != FAIR_GANG_OFF && spread_is_due(cpu, group, now);
+	return gangs_spread() && spread_is_due(cpu, group, now);
 }
 
 #endif

@@ -4,8 +4,9 @@
 //!
 //! Owns: rounds and their leaders, domains, the attribute that makes a cgroup a gang, spreading,
 //! the cost of gangs to other tasks, bad input. GANG.md defines the terms. `many.rs` tests many
-//! gangs at once, `outsiders.rs` tasks of no gang. Except in the tests of spreading, thread i of a
-//! gang is bound to CPU i, because two tasks of one gang on a CPU can never run together.
+//! gangs at once, `outsiders.rs` tasks of no gang, `posted.rs` the rules of the patches. Except in
+//! the tests of spreading, thread i of a gang is bound to CPU i, because two tasks of one gang on a
+//! CPU can never run together.
 
 #[path = "fair_gang/layout.rs"]
 mod layout;
@@ -13,6 +14,8 @@ mod layout;
 mod many;
 #[path = "fair_gang/outsiders.rs"]
 mod outsiders;
+#[path = "fair_gang/posted.rs"]
+mod posted;
 #[path = "fair_gang/support.rs"]
 mod support;
 
@@ -84,17 +87,14 @@ fn assert_attached(k: &Kernel) {
 /// Runs the demonstration: two gangs on eight CPUs. It runs six times with different start times
 /// between two ticks, because the gangs' phase relative to the ticks is a matter of chance. Returns
 /// the mean co-scheduling ratio of each gang, and the total work of all threads.
-fn demonstration(gang: &str) -> (u64, u64, u64) {
+fn demonstration(knobs: Knobs<'_>) -> (u64, u64, u64) {
     const START_US: [u64; 6] = [1, 700, 1300, 2100, 2900, 3700];
     let text = jobs(&[Job::gang("left", 8), Job::gang("right", 8)]);
     let mut sums = (0, 0, 0);
     for start in START_US {
         let ops = format!("ops = [{{ sleep = \"{start}us\" }}, ");
-        let (mut k, _) = attached(
-            "8c",
-            &text.replace("ops = [{ loop", &format!("{ops}{{ loop")),
-            &[("gang", gang)],
-        );
+        let (mut k, _) =
+            attached("8c", &text.replace("ops = [{ loop", &format!("{ops}{{ loop")), knobs);
         k.start();
         sums.0 += together(&mut k, "/left", 100 * MS, 1_100 * MS);
         sums.1 += together(&mut k, "/right", 1_100 * MS, 2_100 * MS);
@@ -107,7 +107,7 @@ fn demonstration(gang: &str) -> (u64, u64, u64) {
 
 #[test]
 fn the_demonstration_runs_together() {
-    let (off, v1, v2) = (demonstration("off"), demonstration("v1"), demonstration("v2"));
+    let [off, v1, v2] = ["off", "v1", "v2"].map(|gang| demonstration(&[("gang", gang)]));
     eprintln!("{off:?} {v1:?} {v2:?}");
     assert!(v2.0 > 900 && v2.1 > 900, "v2: {v2:?}");
     // With `gang=off`, each CPU runs one of two gangs by chance, so all eight CPUs rarely run the
@@ -383,7 +383,7 @@ fn a_gang_may_go_while_it_is_led() {
 
 #[test]
 fn knobs_out_of_range_are_refused() {
-    for knob in ["gang", "gang_domain"] {
+    for knob in ["gang", "gang_rules", "gang_domain"] {
         let (mut k, _) = attached("2c", "hogs,tasks=2", &[(knob, "7")]);
         k.run(Some(20 * MS));
         let exit = k.ext.exits.first().expect("refused");
