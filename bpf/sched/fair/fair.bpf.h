@@ -61,6 +61,7 @@ struct {
 
 /* lib/numa.bpf.h keeps its counters in the arena, too. */
 #include <lib/numa.bpf.h>
+enum fair_numa_room { FAIR_NUMA_ROOM_CORES, FAIR_NUMA_ROOM_CPUS };
 enum fair_gang { FAIR_GANG_OFF, FAIR_GANG_V1, FAIR_GANG_V2 };
 enum fair_gang_rules { FAIR_GANG_RULES_BOUNDED, FAIR_GANG_RULES_POSTED };
 enum fair_gang_domain { FAIR_GANG_DOMAIN_CORE, FAIR_GANG_DOMAIN_LLC, FAIR_GANG_DOMAIN_NODE, FAIR_GANG_DOMAIN_ALL };
@@ -464,6 +465,8 @@ KNOB(enum fair_load, load, FAIR_LOAD_WINDOW,
 KNOB(enum fair_numa, numa, FAIR_NUMA_OFF,
 	     "consolidation on nodes, or each task on the node of its memory (NUMA.md); "
 	     "consolidate+load needs load=pelt");
+KNOB(enum fair_numa_room, numa_room, FAIR_NUMA_ROOM_CORES,
+	     "what a node has room for: a task per core, or per CPU, as in the series");
 KNOB(u64, numa_settle_ns, 32000000,
 	     "time for which a task that came from another node stays there; balancing leaves it "
 	     "alone. A task waits an eighth of this before balancing separates it from its process, or "

@@ -125,11 +125,11 @@ static __always_inline void numa_note_running(fair_cpu_t *c, fair_task_t *t, str
 
 /*
  * Adds a CPU to its node's number of cores if `cpus` is 1, and removes it if `cpus` is -1. A thread
- * counts as a fraction of its core.
+ * counts as a fraction of its core; with numa_room=cpus, as a core.
  */
 static void numa_note_cpu(u32 cpu, s64 cpus)
 {
-	u32 threads = core_size[cpu & (MAX_CPUS - 1)];
+	u32 threads = numa_room == FAIR_NUMA_ROOM_CORES ? core_size[cpu & (MAX_CPUS - 1)] : 1;
 
 	if (numa_on())
 		__sync_fetch_and_add(&numa_nodes[node_of(cpu)].places, cpus * (NUMA_PLACE / (threads ?: 1)));
@@ -152,6 +152,10 @@ static s32 numa_start(void)
 		return 0;
 	if (numa > FAIR_NUMA_PREFERRED) {
 		scx_bpf_error("numa=%u: it is off, consolidate, consolidate+load, consolidate+faults or preferred (0 to 4)", numa);
+		return -EINVAL;
+	}
+	if (numa_room > FAIR_NUMA_ROOM_CPUS) {
+		scx_bpf_error("numa_room=%u: it is cores or cpus (0 or 1)", numa_room);
 		return -EINVAL;
 	}
 	if (numa == FAIR_NUMA_CONSOLIDATE__LOAD && load != FAIR_LOAD_PELT) {

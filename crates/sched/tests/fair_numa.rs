@@ -120,6 +120,20 @@ fn a_task_that_came_stays_for_a_while() {
     assert!(stat(&k, &loaded, "numa_pulls") + stat(&k, &loaded, "numa_pulls_running") > 0);
 }
 
+/// A process of as many hogs as a node has CPUs, on cores of two threads. With room for a task per
+/// core it keeps to one task per core of both nodes. With room for a task per CPU, as in the
+/// series, it gathers on one node, whose cores it shares.
+#[test]
+fn room_by_cpus_fills_the_threads_of_cores() {
+    let share = |knobs: &str| {
+        let (seen, ..) = settled(&format!("consolidate{knobs}"), "2n4c2t", &hogs(1, 8));
+        let time = seen.time.values().next().expect("the process");
+        time[0].max(time[1]) * 100 / time.iter().sum::<u64>()
+    };
+    let (cores, cpus) = (share(""), share(",numa_room=cpus"));
+    assert!(cores <= 55 && cpus >= 90, "{cores} {cpus}");
+}
+
 #[test]
 fn a_process_larger_than_a_node_does_not_crowd_it() {
     let text = guests(1, 6, "9ms", "1ms");
