@@ -6,9 +6,13 @@
 //! fills it with the objects of some transactions, and takes the next part. The thread that finds
 //! no part wakes the virtual machine's thread. That thread waits until all warehouses have come to
 //! the end of their parts (a safepoint), and wakes the collector's threads. They share the work of
-//! the collection, in phases that end when the last of them has no work left; those that are done
-//! before spin. Then the parts are handed out again. A unit is a transaction. With `memory`, a part
-//! of all work is access to the heap, a region whose pages lie where they were first touched.
+//! the collection. Then the parts are handed out again. A unit is a transaction. With `memory`, a
+//! part of all work is access to the heap, a region whose pages lie where they were first touched.
+//!
+//! Java's virtual machines differ in how the collector's threads share their work (`idle`). With
+//! `spin` each has an equal share, in phases that end when the last of them has no work left; those
+//! that are done before spin. With `sleep` they take small pieces of the work until none is left,
+//! and then sleep.
 //! Leaves out: collections of the whole heap (the young generation's have one price, also if more
 //! warehouses keep more objects); the collector's sleep after long spinning; locks between
 //! warehouses (they share hardly any data); compilation; the ramp-up over numbers of warehouses.
@@ -29,8 +33,13 @@ const PARTS: u64 = 1024;
 /// pipe is empty, in the simulation as on Linux.
 const LEFT_BYTES: u64 = 4096;
 
-/// Phases of a collection, each of which ends when all threads of the collector are done.
+/// With `idle=spin`: phases of a collection, each of which ends when all threads of the collector
+/// are done.
 const PHASES: u64 = 4;
+
+/// With `idle=sleep`: pieces of a collection's work, from which the collector's threads take one at
+/// a time.
+const PIECES: u64 = 256;
 
 pub(super) const GENERATOR: Generator = Generator {
     name: "specjbb",
@@ -43,6 +52,7 @@ pub(super) const GENERATOR: Generator = Generator {
         param("allocation", "8", "KiB that a transaction allocates"),
         param("collectors", "8", "threads of the collector"),
         param("collect", "40ms", "work of a collection, all threads together"),
+        param("idle", "spin", "spin or sleep: the collector's threads that have no work left"),
         param("memory", "20", "percentage of the work that is access to the heap; 0: no region"),
         param("huge", "yes", "no: the heap has small pages"),
         param("merge", "0", "percentage of the heap that is merged between processes (KSM)"),
@@ -87,18 +97,27 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
         Op::Count(transactions),
         post("filled"),
     ];
-    let share = params.time("collect")?.0 / u64::from(collectors) / PHASES;
-    let phase = vec![compute(share), Op::SpinBarrier("phase".into())];
-    let collect =
-        vec![wait("collect"), Op::Loop { times: Some(PHASES), ops: phase }, post("collected")];
+    let sleeps = params.word("idle", &["spin", "sleep"])? == 1;
+    let work_of_all = params.time("collect")?.0;
+    // The number of times that a thread of the collector is woken for a collection, all together.
+    let calls = if sleeps { PIECES } else { collectors.into() };
+    let share = match sleeps {
+        true => vec![compute(work_of_all / PIECES)],
+        false => {
+            let part = work_of_all / u64::from(collectors) / PHASES;
+            let phase = vec![compute(part), Op::SpinBarrier("phase".into())];
+            vec![Op::Loop { times: Some(PHASES), ops: phase }]
+        }
+    };
+    let collect = [vec![wait("collect")], share, vec![post("collected")]].concat();
     let fill =
         || [Op::Write { pipe: "left".into(), bytes: LEFT_BYTES }, times(PARTS, post("part"))];
     let [reset, hand_out] = fill();
     let stop = vec![
         reset,
         times(PARTS, wait("filled")),
-        times(collectors.into(), post("collect")),
-        times(collectors.into(), wait("collected")),
+        times(calls, post("collect")),
+        times(calls, wait("collected")),
         hand_out,
     ];
     let vm = fill().into_iter().chain([Op::Loop { times: None, ops: stop }]).collect();

@@ -204,6 +204,20 @@ fn specjbb_stops_all_warehouses_to_collect() {
     assert!(many * 10 > base * 9 && many * 10 < base * 11, "{many} {base}");
 }
 
+/// The collector's threads share all work of a collection, in pieces. Its threads that find none
+/// sleep, so that one thread alone does all of the work if the others are late.
+#[test]
+fn specjbbs_collector_may_sleep() {
+    let (mock, end) = run_with_disk("specjbb,memory=0,idle=sleep,duration=1s");
+    assert_eq!(end, MockEnd::Finished);
+    let collections = run_ns(&mock, "collector") / (40 * MS);
+    let handed_out = mock.total_work() / 16_384;
+    assert!(collections.abs_diff(handed_out) <= 1, "{collections} of {handed_out}");
+    let sleeps = program("specjbb,memory=0,idle=sleep");
+    assert_eq!(ops(&sleeps, &|op| matches!(op, Op::SpinBarrier(_))), 0);
+    assert_eq!(ops(&program("specjbb,memory=0"), &|op| matches!(op, Op::SpinBarrier(_))), 1);
+}
+
 #[test]
 fn specjbb_has_a_heap_if_it_accesses_one() {
     let with = program("specjbb,heap=2048,huge=no,merge=30");
