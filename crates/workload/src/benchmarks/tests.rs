@@ -174,6 +174,13 @@ fn guests_in_one_line() {
     let groups: Vec<_> = guests.cgroups.iter().map(|c| (c.path.as_str(), c.xattrs.len())).collect();
     assert_eq!(groups, [("/vm0", 1), ("/vm1", 1)]);
     assert_eq!(guest.instance_cgroup(1).as_deref(), Some("/vm1"));
+    let io = program("hogs,vms=3,vm.gang=yes,vm.pin=yes,vm.io_period=2ms,vm.io_work=7us");
+    let [thread] = &io.threads[..] else { panic!("{:?}", io.threads) };
+    assert_eq!((thread.instances, thread.cgroup.as_deref()), (3, Some("/vm{i}")));
+    let text = format!("{:?}", thread.ops);
+    assert!(text.contains("TimeSpan(2000000)") && text.contains("TimeSpan(7000)"), "{text}");
+    assert!(thread.cpus.is_none(), "it is not pinned");
+
     assert_eq!(program("hogs,vcpus=2").guests[0].instances, 1);
     assert_eq!(program("hogs,vms=2").guests[0].vcpus, 1);
 
@@ -205,6 +212,7 @@ fn guests_in_one_line() {
         ("hogs,vms=1,vm.pin=maybe", "vm.pin is \"maybe\", must be yes or no"),
         ("hogs,vms=1,vm.spinlock=mcs", "must be ticket or queued"),
         ("hogs,vms=1,vm.halt_poll=3", "must be a time such as 200us"),
+        ("hogs,vms=1,vm.io_period=often", "must be a time such as 200us"),
         ("hogs,vms=1,vm.memory=3", "must be a size such as 4GiB"),
         ("hogs,vms=1,vm.huge=no", "vm.huge is \"no\", must be beside vm.memory"),
         ("hogs,vms=1,vm.memory=1GiB,vm.merge=101", "must be a whole number from 0 to 100"),

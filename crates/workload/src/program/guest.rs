@@ -12,7 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::region::ByteSize;
 use super::{
-    CgroupDef, CpuList, NodeList, Part, Program, RegionDef, RegionPolicy, Sharing, TimeSpan, names,
+    CgroupDef, CpuList, NodeList, Op, Part, Program, RegionDef, RegionPolicy, Sharing,
+    ThreadTemplate, TimeSpan, names,
 };
 use crate::benchmarks::{WorkloadArg, parse_guest_workload};
 use crate::error::{SourcePlace, WorkloadError};
@@ -221,10 +222,15 @@ pub struct GuestsOfLine {
     guest: GuestDef,
     /// Whether each guest has a cgroup whose tasks run as a gang.
     gang: bool,
+    /// Time between two wake-ups of the thread that each guest has on the host beside its vCPUs.
+    /// None: there is no such thread.
+    io_period: Option<TimeSpan>,
+    /// Work of that thread each time.
+    io_work: TimeSpan,
 }
 
 /// Keys of the guests in a workload of one line, beside `vms` and `vcpus`.
-const LINE_KEYS: [&str; 9] = [
+const LINE_KEYS: [&str; 11] = [
     "vm.pin",
     "vm.gang",
     "vm.spinlock",
@@ -234,6 +240,8 @@ const LINE_KEYS: [&str; 9] = [
     "vm.memory",
     "vm.huge",
     "vm.merge",
+    "vm.io_period",
+    "vm.io_work",
 ];
 
 impl GuestsOfLine {
@@ -268,7 +276,9 @@ impl GuestsOfLine {
         if !values.contains_key("vms") && !values.contains_key("vcpus") {
             return Err(bad(name, first, values[first], "beside vms or vcpus"));
         }
-        let mut line = GuestsOfLine { guest: GuestDef::new("vm{i}", None), gang: false };
+        let guest = GuestDef::new("vm{i}", None);
+        let mut line =
+            GuestsOfLine { guest, gang: false, io_period: None, io_work: TimeSpan(5_000) };
         // The memory comes first: `vm.huge` and `vm.merge` are properties of it.
         let memory = values.remove_entry("vm.memory");
         for (key, value) in memory.into_iter().chain(values) {
@@ -288,6 +298,7 @@ impl GuestsOfLine {
             "no" => Ok(false),
             _ => Err("yes or no".to_owned()),
         };
+        let time = || value.parse().map_err(|_| "a time such as 200us".to_owned());
         let guest = &mut self.guest;
         match key {
             "vms" => guest.instances = number(MAX_GUESTS)?,
@@ -312,9 +323,9 @@ impl GuestsOfLine {
                     memory.merge = percent.ok_or("a whole number from 0 to 100")?;
                 }
             }
-            "vm.halt_poll" => {
-                guest.halt_poll = value.parse().map_err(|_| "a time such as 200us".to_owned())?;
-            }
+            "vm.halt_poll" => guest.halt_poll = time()?,
+            "vm.io_period" => self.io_period = Some(time()?),
+            "vm.io_work" => self.io_work = time()?,
             _ => {
                 let size = value.parse().map_err(|_| "a size such as 4GiB".to_owned())?;
                 guest.memory = Some(GuestMemory::new(size));
@@ -339,7 +350,7 @@ pub type ReadText<'a> = dyn Fn(&str) -> Result<String, String> + 'a;
 impl Program {
     /// Returns a program that runs this one in guests.
     pub fn into_guests(self, line: GuestsOfLine) -> Result<Program, WorkloadError> {
-        let GuestsOfLine { mut guest, gang } = line;
+        let GuestsOfLine { mut guest, gang, io_period, io_work } = line;
         let mut outer = Program { name: self.name.clone(), ..Program::default() };
         if !self.guests.is_empty() {
             let problem = "a guest cannot contain guests, and the workload has some";
@@ -356,6 +367,7 @@ impl Program {
             };
             outer.cgroups = (0..guest.instances).map(group).collect();
         }
+        outer.threads.extend(io_period.map(|period| io_thread(&guest, period, io_work)));
         outer.doc.clone_from(&self.doc);
         guest.program = Some(Box::new(self));
         outer.guests = vec![guest];
@@ -421,6 +433,18 @@ impl Program {
         if let Some(unit) = unit.filter(|_| self.places.of(Part::Entry("unit", 0)).is_none()) {
             self.unit = unit;
         }
+    }
+}
+
+/// Returns the threads that emulate the devices of guests on the host, one for each guest (QEMU's
+/// main thread). They belong to the guest's cgroup, and may run on all CPUs, pinned vCPUs or not.
+fn io_thread(guest: &GuestDef, period: TimeSpan, work: TimeSpan) -> ThreadTemplate {
+    let ops = vec![Op::Sleep(period.into()), Op::Compute(work.into())];
+    ThreadTemplate {
+        instances: guest.instances,
+        process: Some("vm{i}/io".to_owned()),
+        cgroup: guest.cgroup.clone(),
+        ..ThreadTemplate::new("vm{i}/io", vec![Op::Loop { times: None, ops }])
     }
 }
 
