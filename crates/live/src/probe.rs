@@ -143,9 +143,9 @@ pub struct Probe {
 
 impl Probe {
     /// Starts to observe all descendants of this process, on a machine with `nr_cpus` CPUs. With
-    /// `directed` the children of this process do not count, only what descends from them. If `ring`
-    /// is given, the probe also records the events of every task in a ring of that size in bytes, a
-    /// power of two.
+    /// `directed` the children of this process do not count, only what descends from them. If
+    /// `ring` is given, the probe also records the events of every task in a ring of that size in
+    /// bytes, a power of two.
     pub fn attach(
         kernel: &RunningKernel,
         directed: bool,
