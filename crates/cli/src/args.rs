@@ -671,6 +671,7 @@ pub enum Listed {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = examples::WORKLOAD_SHOW)]
 pub struct WorkloadArgs {
     #[command(subcommand)]
     pub command: WorkloadCommand,

@@ -14,6 +14,7 @@ mod futexes;
 mod locks;
 mod passes;
 mod regular;
+mod rehearse;
 mod roles;
 mod task;
 mod timers;
@@ -61,48 +62,72 @@ pub struct Replay {
 }
 
 /// Infers the program of a recording on a machine.
+///
+/// Posts and waits that the recording does not show are inferred, and pools of tasks share a
+/// semaphore. If a rehearsal of that program does not end, the program has only the visible ones,
+/// each for its own task.
 pub fn infer(
     history: &History,
     machine: &Machine,
     options: &Options,
 ) -> Result<Replay, InferError> {
-    let plan = Plan::new(history, Overhead::of(machine));
+    let mut plan = Plan::new(history, Overhead::of(machine));
     if !plan.kept.contains(&true) {
         return Err(InferError::NoTasks);
     }
-    let counted = units::has_counts(&plan);
+    let mut program = program(&plan, machine, options, true);
+    if !rehearse::ends(&program) {
+        plan.shared.clear();
+        program = self::program(&plan, machine, options, false);
+        if !rehearse::ends(&program) {
+            let note = "its threads may come to wait for one another for ever";
+            program.notes.push(format!("{}: {note}", options.name));
+        }
+    }
+    Ok(Replay { program, kept: plan.kept, waits: plan.waits, futexes: plan.futexes })
+}
+
+/// Returns the program of a plan. `complete`: with inferred posts and waits.
+fn program(plan: &Plan<'_>, machine: &Machine, options: &Options, complete: bool) -> Program {
+    let history = plan.history;
+    let counted = units::has_counts(plan);
     let finite =
         (0..history.tasks.len()).all(|t| !plan.kept[t] || history.tasks[t].ended.is_some());
-    let mut threads: Vec<ThreadTemplate> = Vec::new();
-    let of = |task| (task, task::items(&plan, task));
+    let of = |task| (task, task::items(plan, task));
     let visible: BTreeMap<TaskIndex, Vec<Item>> = plan.tasks().map(of).collect();
     let holds = locks::holds(&visible);
     let place = |(task, items)| (task, locks::place(items, task, &holds));
     let mut items: BTreeMap<TaskIndex, Vec<Item>> = visible.into_iter().map(place).collect();
-    let semaphores = regular::complete(&plan, &mut items);
+    let semaphores = if complete { regular::complete(plan, &mut items) } else { Vec::new() };
     items.values_mut().for_each(locks::sanitize);
-    // Thread ids tell the order in which the tasks were made, and so their first CPUs.
-    let mut order: Vec<(&TaskIndex, &Vec<Item>)> = items.iter().collect();
-    order.sort_by_key(|(task, _)| history.tasks[**task as usize].name.pid);
-    for (&task, items) in order {
-        let ops = passes::ops(&plan, task, items, counted);
-        if !ops.is_empty() || plan.is_forked(task) {
-            threads.push(attributes::thread(&plan, task, ops));
-        }
-    }
-    let program = Program {
+    Program {
         name: options.name.clone(),
-        doc: format!("A recording of {} tasks on {}.", threads.len(), machine.name),
+        doc: format!("A recording of {} tasks on {}.", items.len(), machine.name),
         unit: if counted { "unit" } else { "step" }.to_owned(),
         duration: (!finite).then_some(TimeSpan(plan.length())),
-        cgroups: attributes::cgroups(&plan),
-        barriers: futexes::barriers(&plan),
+        cgroups: attributes::cgroups(plan),
+        barriers: futexes::barriers(plan),
         pipes: plan.channels.pipes(),
         semaphores,
-        threads,
+        threads: threads(plan, &items, counted),
         ..Program::default()
+    }
+}
+
+fn threads(
+    plan: &Plan<'_>,
+    items: &BTreeMap<TaskIndex, Vec<Item>>,
+    counted: bool,
+) -> Vec<ThreadTemplate> {
+    // Thread ids tell the order in which the tasks were made, and so their first CPUs.
+    let mut order: Vec<(TaskIndex, &Vec<Item>)> = items.iter().map(|(t, i)| (*t, i)).collect();
+    order.sort_by_key(|(task, _)| plan.history.tasks[*task as usize].name.pid);
+    let thread = |(task, items): (TaskIndex, &Vec<Item>)| {
+        let ops = passes::ops(plan, task, items, counted);
+        let used = !ops.is_empty() || plan.is_forked(task);
+        used.then(|| attributes::thread(plan, task, ops))
     };
-    Ok(Replay { program, kept: plan.kept, waits: plan.waits, futexes: plan.futexes })
+    order.into_iter().filter_map(thread).collect()
 }
 
 /// The results of the analyses.

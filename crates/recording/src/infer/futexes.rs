@@ -4,8 +4,7 @@
 //! Owns: the rules. A recording has only the calls of tasks that waited or that woke a waiter.
 //!
 //! - A barrier: each call wakes all waiters, the same set of tasks takes part in each round, and
-//! the
-//!   last one to come is not always the same.
+//!   the last one to come is not always the same.
 //! - A mutex: each call wakes one task, and at least four of five calls are by tasks that also
 //!   wait.
 //! - Otherwise each wake-up is a dependency of the woken task.
@@ -26,6 +25,8 @@ pub enum Futex {
     Barrier(u32),
     /// A mutex.
     Mutex,
+    /// A dependency of each waiter on its waker. Each call woke at most one task.
+    Semaphore,
     /// A dependency of each waiter on its waker.
     Dependency,
 }
@@ -96,7 +97,7 @@ fn meaning(rounds: &[Round]) -> Futex {
     if single && waiters.len() > 1 && by_waiters * 5 >= rounds.len() * 4 {
         return Futex::Mutex;
     }
-    Futex::Dependency
+    if single { Futex::Semaphore } else { Futex::Dependency }
 }
 
 /// Returns the declarations of the barriers.

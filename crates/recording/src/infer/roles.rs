@@ -41,11 +41,10 @@ pub fn shared(plan: &Plan<'_>) -> BTreeSet<u64> {
             roles.entry(futex).or_default().insert(plan.roles[task as usize]);
         }
     }
-    let dependency =
-        |futex: &u64| plan.futexes.get(futex).is_none_or(|meaning| *meaning == Futex::Dependency);
+    let single = |futex: &u64| plan.futexes.get(futex) == Some(&Futex::Semaphore);
     let shared = waiters.into_iter().filter(|(futex, tasks)| {
         let one_role = roles.get(futex).is_some_and(|roles| roles.len() == 1);
-        tasks.len() > 1 && one_role && dependency(futex)
+        tasks.len() > 1 && one_role && single(futex)
     });
     shared.map(|(futex, _)| futex).collect()
 }

@@ -439,7 +439,7 @@ impl Program {
 /// Returns the threads that emulate the devices of guests on the host, one for each guest (QEMU's
 /// main thread). They belong to the guest's cgroup, and may run on all CPUs, pinned vCPUs or not.
 fn io_thread(guest: &GuestDef, period: TimeSpan, work: TimeSpan) -> ThreadTemplate {
-    let ops = vec![Op::Sleep(period.into()), Op::Compute(work.into())];
+    let ops = vec![Op::Sleep(period), Op::Compute(work.into())];
     ThreadTemplate {
         instances: guest.instances,
         process: Some("vm{i}/io".to_owned()),
