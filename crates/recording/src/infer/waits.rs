@@ -10,7 +10,7 @@
 //! 4. A wait after another system call has the call's meaning.
 //! 5. A wait that another task of the workload ended is a dependency on that task.
 //! 6. A wait of a virtual CPU that an interrupt ended is a sleep of that length, because the timers
-//!   of a guest are its own.
+//!    of a guest are its own.
 //! 7. A wait that something outside ended is an arrival at that time; if the waits of the task that
 //!    ended so had nearly the same length, it is a sleep of that length.
 
