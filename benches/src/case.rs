@@ -10,7 +10,7 @@ use scxlab_lab::input::{NoFiles, SchedulerInput, Workload};
 use scxlab_lab::prepare::Prepared;
 use scxlab_lab::run::Run;
 use scxlab_lab::session::Session;
-use scxlab_lab::sim::{NumaBalancing, SimSpec, simulate};
+use scxlab_lab::sim::{SimSpec, simulate};
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 use scxlab_trace::Tracer;
@@ -77,17 +77,9 @@ impl Case {
     /// example because the scheduler was ejected.
     pub fn run(&self, tracer: Tracer) -> Result<Measured, Box<dyn Error>> {
         let spec = SimSpec {
-            machine: &self.machine,
-            workload: &self.workload,
-            scheduler: &self.scheduler,
-            seed: 1,
             duration: Some(self.duration),
-            cap: None,
-            perturb: Perturb::default(),
             engine: self.engine,
-            max_memory: scxlab_lab::sim::MAX_MEMORY,
-            numa_balancing: NumaBalancing::default(),
-            attach_after: None,
+            ..SimSpec::new(&self.machine, &self.workload, &self.scheduler, 1)
         };
         let start = cpu_time();
         let (run, mut tracer) = simulate(&spec, tracer, &|_| None)?;

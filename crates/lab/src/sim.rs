@@ -58,7 +58,30 @@ pub struct SimSpec<'a> {
     pub attach_after: Option<Nanos>,
 }
 
-impl SimSpec<'_> {
+impl<'a> SimSpec<'a> {
+    /// Returns a run for the workload's own duration, with the defaults of everything else and
+    /// without random variation.
+    pub fn new(
+        machine: &'a Arc<Machine>,
+        workload: &'a Program,
+        scheduler: &'a Prepared,
+        seed: u64,
+    ) -> Self {
+        SimSpec {
+            machine,
+            workload,
+            scheduler,
+            seed,
+            duration: None,
+            cap: None,
+            perturb: Perturb::default(),
+            engine: Engine::default(),
+            max_memory: MAX_MEMORY,
+            numa_balancing: NumaBalancing::default(),
+            attach_after: None,
+        }
+    }
+
     /// Returns the duration that the user asked for, or else the workload's own.
     fn length(&self) -> Option<Nanos> {
         self.duration.or(self.workload.duration.map(|d| d.0))

@@ -10,25 +10,14 @@ use scxlab_lab::run::Run;
 use scxlab_lab::sim::{SimSpec, simulate};
 use scxlab_machine::Machine;
 use scxlab_trace::Tracer;
-use scxlab_workload::{Perturb, WorkloadArg, parse_workload_arg};
+use scxlab_workload::{WorkloadArg, parse_workload_arg};
 
 fn run(work: &str, machine: &str) -> Run {
     let machine = Arc::new(Machine::resolve(machine).unwrap());
     let eevdf = SchedulerInput::resolve("eevdf", &NoFiles).unwrap();
     let Ok(WorkloadArg::Program(workload)) = parse_workload_arg(work) else { panic!("{work}") };
-    let spec = SimSpec {
-        machine: &machine,
-        workload: &workload,
-        scheduler: &Prepared::simulated(&eevdf, &machine).unwrap(),
-        seed: 1,
-        duration: None,
-        cap: None,
-        perturb: Perturb::default(),
-        engine: Default::default(),
-        max_memory: scxlab_lab::sim::MAX_MEMORY,
-        numa_balancing: Default::default(),
-        attach_after: None,
-    };
+    let scheduler = Prepared::simulated(&eevdf, &machine).unwrap();
+    let spec = SimSpec::new(&machine, &workload, &scheduler, 1);
     let run = simulate(&spec, Tracer::default(), &|_| None).unwrap().0;
     assert!(run.counts, "{work}: {:?}", run.stop);
     run

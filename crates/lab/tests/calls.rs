@@ -12,7 +12,7 @@ use scxlab_lab::sim::{SimSpec, simulate};
 use scxlab_machine::Machine;
 use scxlab_trace::event::{Event, EventKind, PrevState};
 use scxlab_trace::{Call, Names, Sink, TaskPolicy, Tracer};
-use scxlab_workload::{Perturb, load};
+use scxlab_workload::load;
 
 const MS: u64 = 1_000_000;
 
@@ -36,19 +36,10 @@ impl Sink for Seen {
 fn run(text: &str, scheduler: &str, machine: &str, tracer: Tracer) -> Run {
     let machine = Arc::new(Machine::resolve(machine).unwrap());
     let scheduler = SchedulerInput::resolve(scheduler, &NoFiles).unwrap();
-    let spec = SimSpec {
-        machine: &machine,
-        workload: &load("w.toml", text).unwrap(),
-        scheduler: &Prepared::simulated(&scheduler, &machine).unwrap(),
-        seed: 1,
-        duration: Some(50 * MS),
-        cap: None,
-        perturb: Perturb::default(),
-        engine: Default::default(),
-        max_memory: scxlab_lab::sim::MAX_MEMORY,
-        numa_balancing: Default::default(),
-        attach_after: None,
-    };
+    let workload = load("w.toml", text).unwrap();
+    let scheduler = Prepared::simulated(&scheduler, &machine).unwrap();
+    let spec =
+        SimSpec { duration: Some(50 * MS), ..SimSpec::new(&machine, &workload, &scheduler, 1) };
     simulate(&spec, tracer, &|_| None).unwrap().0
 }
 

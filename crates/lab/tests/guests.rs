@@ -11,7 +11,7 @@ use scxlab_lab::sim::{SimSpec, simulate};
 use scxlab_machine::Machine;
 use scxlab_trace::event::{Event, EventKind};
 use scxlab_trace::{Names, Sink, Tracer};
-use scxlab_workload::{Perturb, Program, WorkloadArg, load, parse_workload_arg};
+use scxlab_workload::{Program, WorkloadArg, load, parse_workload_arg};
 
 const MS: u64 = 1_000_000;
 
@@ -22,19 +22,9 @@ fn run_traced(work: &str, machine: &str, tracer: Tracer) -> Run {
         Ok(WorkloadArg::Program(program)) => *program,
         _ => load("w.toml", work).unwrap(),
     };
-    let spec = SimSpec {
-        machine: &machine,
-        workload: &workload,
-        scheduler: &Prepared::simulated(&eevdf, &machine).unwrap(),
-        seed: 1,
-        duration: Some(100 * MS),
-        cap: None,
-        perturb: Perturb::default(),
-        engine: Default::default(),
-        max_memory: scxlab_lab::sim::MAX_MEMORY,
-        numa_balancing: Default::default(),
-        attach_after: None,
-    };
+    let scheduler = Prepared::simulated(&eevdf, &machine).unwrap();
+    let spec =
+        SimSpec { duration: Some(100 * MS), ..SimSpec::new(&machine, &workload, &scheduler, 1) };
     simulate(&spec, tracer, &|_| None).unwrap().0
 }
 

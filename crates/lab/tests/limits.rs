@@ -10,7 +10,7 @@ use scxlab_lab::prepare::Prepared;
 use scxlab_lab::run::{Run, StopKind};
 use scxlab_lab::sim::{SimSpec, simulate};
 use scxlab_machine::Machine;
-use scxlab_workload::{Perturb, Program};
+use scxlab_workload::Program;
 
 /// Four tasks that alternate between computing and sleeping, and one that forks.
 const WORK: &str = "[[thread]]\nname = 'hog-{i}'\ninstances = 4\n\
@@ -25,17 +25,10 @@ fn run(scheduler: &str, engine: Engine, max_memory: u64) -> Run {
     let scheduler = Prepared::simulated(&scheduler, &machine).unwrap();
     let workload: Program = scxlab_workload::load("w.toml", WORK).unwrap();
     let spec = SimSpec {
-        machine: &machine,
-        workload: &workload,
-        scheduler: &scheduler,
-        seed: 1,
         duration: Some(2_000_000_000),
-        cap: None,
-        perturb: Perturb::default(),
         engine,
         max_memory,
-        numa_balancing: Default::default(),
-        attach_after: None,
+        ..SimSpec::new(&machine, &workload, &scheduler, 1)
     };
     simulate(&spec, Default::default(), &|_| None).unwrap().0
 }

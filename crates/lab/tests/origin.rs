@@ -10,9 +10,9 @@ use scxlab_bpf::vm::Engine;
 use scxlab_lab::input::{NoFiles, SchedulerInput};
 use scxlab_lab::prepare::Prepared;
 use scxlab_lab::run::{Exit, Run};
-use scxlab_lab::sim::{MAX_MEMORY, SimSpec, simulate};
+use scxlab_lab::sim::{SimSpec, simulate};
 use scxlab_machine::Machine;
-use scxlab_workload::{Perturb, load};
+use scxlab_workload::load;
 
 const LAPSE: &str = include_str!("../../../bpf/selftest/lapse/lapse.bpf.c");
 
@@ -24,18 +24,11 @@ fn run(scheduler: &str, work: &str, machine: &str, engine: Engine, seed: u64, se
     let machine = Arc::new(Machine::resolve(machine).unwrap());
     let scheduler = SchedulerInput::resolve(scheduler, &NoFiles).unwrap();
     let scheduler = Prepared::simulated(&scheduler, &machine).unwrap();
+    let workload = load("w.toml", work).unwrap();
     let spec = SimSpec {
-        machine: &machine,
-        workload: &load("w.toml", work).unwrap(),
-        scheduler: &scheduler,
-        seed,
         duration: Some(seconds * 1_000_000_000),
-        cap: None,
-        perturb: Perturb::default(),
         engine,
-        max_memory: MAX_MEMORY,
-        numa_balancing: Default::default(),
-        attach_after: None,
+        ..SimSpec::new(&machine, &workload, &scheduler, seed)
     };
     simulate(&spec, Default::default(), &|_| None).unwrap().0
 }

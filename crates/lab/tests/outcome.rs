@@ -12,7 +12,7 @@ use scxlab_lab::run::{Run, StopKind};
 use scxlab_lab::sim::{SimSpec, simulate};
 use scxlab_lab::stats::Verdict;
 use scxlab_machine::Machine;
-use scxlab_workload::{Perturb, Program, WorkloadArg, load, parse_workload_arg};
+use scxlab_workload::{Program, WorkloadArg, load, parse_workload_arg};
 
 const MS: u64 = 1_000_000;
 const MACHINES: [&str; 4] = ["1n1c1t", "1n2c1t", "1n2c2t", "2n2c1t"];
@@ -37,19 +37,10 @@ fn program(text: &str) -> Program {
 
 fn run(scheduler: &str, work: &str, machine: &str, ms: u64, seed: u64) -> Run {
     let machine = Arc::new(Machine::resolve(machine).unwrap());
-    let spec = SimSpec {
-        machine: &machine,
-        workload: &program(work),
-        scheduler: &self::scheduler(scheduler, &machine),
-        seed,
-        duration: Some(ms * MS),
-        cap: None,
-        perturb: Perturb::default(),
-        engine: Default::default(),
-        max_memory: scxlab_lab::sim::MAX_MEMORY,
-        numa_balancing: Default::default(),
-        attach_after: None,
-    };
+    let workload = program(work);
+    let scheduler = self::scheduler(scheduler, &machine);
+    let spec =
+        SimSpec { duration: Some(ms * MS), ..SimSpec::new(&machine, &workload, &scheduler, seed) };
     simulate(&spec, Default::default(), &|_| None).unwrap().0
 }
 

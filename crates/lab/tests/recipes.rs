@@ -49,19 +49,9 @@ fn workload(text: &str) -> Program {
 }
 
 fn run(scheduler: &Prepared, work: &str, machine: &Arc<Machine>) -> Result<Run, SimError> {
-    let spec = SimSpec {
-        machine,
-        workload: &workload(work),
-        scheduler,
-        seed: 1,
-        duration: Some(300 * MS),
-        cap: None,
-        perturb: Default::default(),
-        engine: Default::default(),
-        max_memory: scxlab_lab::sim::MAX_MEMORY,
-        numa_balancing: Default::default(),
-        attach_after: None,
-    };
+    let workload = workload(work);
+    let spec =
+        SimSpec { duration: Some(300 * MS), ..SimSpec::new(machine, &workload, scheduler, 1) };
     simulate(&spec, Default::default(), &|_| None).map(|(run, _)| run)
 }
 

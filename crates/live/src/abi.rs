@@ -13,26 +13,18 @@
     clippy::all,
     reason = "generated from C"
 )]
-mod bindings {
-    include!(concat!(env!("OUT_DIR"), "/probe_abi.rs"));
+mod generated {
+    pub mod probe {
+        include!(concat!(env!("OUT_DIR"), "/probe_abi.rs"));
+    }
+
+    pub mod record {
+        include!(concat!(env!("OUT_DIR"), "/record_abi.rs"));
+    }
 }
 
-pub use bindings::*;
-
-/// The recorder's types and constants.
-#[allow(
-    missing_docs,
-    dead_code,
-    non_camel_case_types,
-    non_snake_case,
-    non_upper_case_globals,
-    unreachable_pub,
-    clippy::all,
-    reason = "generated from C"
-)]
-pub mod record {
-    include!(concat!(env!("OUT_DIR"), "/record_abi.rs"));
-}
+pub use generated::probe::*;
+pub use generated::record;
 
 /// Reads a `T` from the start of `bytes`; None if there are too few bytes.
 pub fn plain<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Option<T> {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::{Sys, SysError};
-use scxlab_kernel::kernel::Limits;
 use scxlab_machine::Machine;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::{CgroupId, CpuId, TaskId};
@@ -32,17 +31,8 @@ pub fn simulate(
     seed: u64,
 ) -> Result<Observed, SimCaseError> {
     let spec = SimSpec {
-        machine,
-        workload: &case.workload,
-        scheduler,
-        seed,
         duration: Some(case.duration.0),
-        cap: None,
-        perturb: Default::default(),
-        engine: Default::default(),
-        max_memory: Limits::MAX_MEMORY,
-        numa_balancing: Default::default(),
-        attach_after: None,
+        ..SimSpec::new(machine, &case.workload, scheduler, seed)
     };
     let Ready { mut kernel, .. } = ready(&spec, Default::default())?;
     let failed = |at: u64, why: String| SimCaseError::Action {
