@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use scxlab_machine::{Machine, Nanos};
 use scxlab_workload::program::{PipeDef, Program, ThreadTemplate, TimeSpan};
 
-use crate::history::{History, Origin, TaskIndex};
+use crate::history::{History, Origin, TaskHistory, TaskIndex};
 use crate::overhead::Overhead;
 pub use futexes::Futex;
 pub use roles::name as role_name;
@@ -151,8 +151,7 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     fn new(history: &'a History, overhead: Overhead) -> Plan<'a> {
-        let kept: Vec<bool> =
-            history.tasks.iter().map(|t| !t.is_kthread() && !t.steps.is_empty()).collect();
+        let kept = workload(history);
         let mut plan = Plan {
             history,
             overhead,
@@ -219,6 +218,14 @@ impl<'a> Plan<'a> {
     fn wait(&self, task: TaskIndex, sleep: u32) -> Wait {
         self.waits[task as usize][sleep as usize]
     }
+}
+
+/// Tells which tasks are the workload: those that ran, without kernel threads. A recording of some
+/// of a machine's tasks has attributes of these only; the others are the world around them.
+fn workload(history: &History) -> Vec<bool> {
+    let chosen = history.tasks.iter().any(|t| t.attributes.is_some());
+    let is_in = |t: &TaskHistory| t.attributes.is_some() || !chosen;
+    history.tasks.iter().map(|t| is_in(t) && !t.is_kthread() && !t.steps.is_empty()).collect()
 }
 
 /// Tells which tasks begin again: those that lived until the end, and the children of those.
