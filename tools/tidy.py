@@ -22,7 +22,7 @@ OPENING_WORDS = re.compile(r"(What|Who)\b")
 OPENING_SHARE = 0.005
 
 # Crates of the simulated part. `native` and tests do not belong to it.
-SIMULATED = re.compile(r"crates/(bpf|loader|machine|kernel|fair|trace|guest|workload)/src/")
+SIMULATED = re.compile(r"crates/(bpf|loader|machine|kernel|fair|trace|guest|workload|recording)/src/")
 NOT_SIMULATED = re.compile(r"/(native|tests)(/|\.rs$)")
 
 # Each rule: its name, the pattern that it forbids in code without comments and strings, and the
