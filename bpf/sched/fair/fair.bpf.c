@@ -152,7 +152,9 @@ void BPF_STRUCT_OPS(fair_dispatch, s32 cpu, struct task_struct *prev)
 {
 	fair_cpu_t *c = cpu_at(cpu);
 	u64 now = scx_bpf_now();
-	bool prev_runs = prev && prev->scx.flags & SCX_TASK_QUEUED;
+	/* A pointer, because the verifier does not see that a flag implies a `prev`. */
+	struct task_struct *runs = prev && prev->scx.flags & SCX_TASK_QUEUED ? prev : NULL;
+	bool prev_runs = runs;
 	u32 asked = c->asked;
 	bool found;
 
@@ -160,8 +162,8 @@ void BPF_STRUCT_OPS(fair_dispatch, s32 cpu, struct task_struct *prev)
 	count(picks);
 	c->leave_prev = c->push_to != NO_CPU;
 	c->asked = 0;
-	if (prev_runs)
-		settle_prev(c, prev->se.sum_exec_runtime, false, now);
+	if (runs)
+		settle_prev(c, runs->se.sum_exec_runtime, false, now);
 	if (rescue_is_due(c, now) && rescue(cpu, now))
 		return;
 	if (c->due && !gang_bound(cpu, now) && balance_due(cpu, now))
