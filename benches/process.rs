@@ -25,7 +25,6 @@ use scxlab_trace::{PerfettoSink, Tracer};
 
 const WORKLOAD: &str = "sleepers,tasks=40";
 const MACHINE: &str = "8c";
-const CPUS: usize = 8;
 const MS: u64 = 1_000_000;
 const ROUNDS: usize = 9;
 
@@ -65,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn child(sink: &str, ms: u64) -> Result<(), Box<dyn Error>> {
     let case = Case::new("vtime", WORKLOAD, MACHINE, ms * MS)?;
     case.run(match sink {
-        "perfetto" => Tracer::with_sink(PerfettoSink::new(io::sink(), "bench", CPUS)),
+        "perfetto" => Tracer::with_sink(PerfettoSink::new(io::sink(), case.machine())),
         _ => Tracer::default(),
     })?;
     println!("{}", host::peak_rss());

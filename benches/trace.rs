@@ -13,7 +13,6 @@ use scxlab_benches::median;
 use scxlab_trace::{PerfettoSink, Tracer};
 
 const ROUNDS: usize = 7;
-const CPUS: usize = 8;
 const DURATION_NS: u64 = 5_000_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -21,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let case = Case::new("vtime", "sleepers,tasks=40", "8c", DURATION_NS)?;
     for _ in 0..ROUNDS {
         off.push(case.run(Tracer::default())?.rate("events"));
-        let sink = PerfettoSink::new(io::sink(), "bench", CPUS);
+        let sink = PerfettoSink::new(io::sink(), case.machine());
         on.push(case.run(Tracer::with_sink(sink))?.rate("events"));
     }
     let (off, on) = (median(off), median(on));

@@ -53,6 +53,11 @@ impl Case {
         Ok(Case { machine, workload: *workload, scheduler, duration, engine })
     }
 
+    /// Returns the case's machine.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
     /// Returns a session (a series of runs) of `runs` runs with successive seeds, as
     /// `scxlab run --runs` makes it.
     pub fn session(self, runs: u32, threads: usize) -> Session {

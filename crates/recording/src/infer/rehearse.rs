@@ -229,8 +229,6 @@ impl<'a> Actor<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     fn ends(text: &str) -> bool {
         super::ends(&scxlab_workload::load("a.toml", text).unwrap())
     }

@@ -4,7 +4,7 @@
 
 use super::*;
 
-fn posted<'a>(gang: &'a str) -> [(&'a str, &'a str); 2] {
+fn posted(gang: &str) -> [(&str, &str); 2] {
     [("gang", gang), ("gang_rules", "posted")]
 }
 
