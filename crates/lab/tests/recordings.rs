@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use scxlab_lab::input::{NoFiles, SchedulerInput};
 use scxlab_lab::prepare::Prepared;
 use scxlab_lab::recorded::{self, Parameters};
+use scxlab_lab::reproduce::score::median;
 use scxlab_lab::run::Run;
 use scxlab_lab::sim::{SimSpec, simulate};
 use scxlab_machine::{Machine, Stream};
@@ -175,11 +176,6 @@ fn means(runs: &[Vec<Run>], name: &str) -> Vec<f64> {
     runs.iter().map(mean).collect()
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// Under the recording's own scheduler, a replay does what the original did; under others, the
 /// schedulers have the order by throughput and by waits that they have with the original. The
 /// bounds of the order are medians over the workloads.
@@ -187,8 +183,10 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn a_replay_predicts_its_original() {
     for seed in [1, 11] {
         let all: Vec<Closed> = CASES.iter().map(|case| closed(case, seed)).collect();
-        let throughput = median(all.iter().map(|c| c.tau_throughput).collect());
-        let p99 = median(all.iter().map(|c| c.tau_p99).collect());
+        let of =
+            |tau: fn(&Closed) -> f64| median(&all.iter().map(tau).collect::<Vec<_>>()).unwrap();
+        let throughput = of(|c| c.tau_throughput);
+        let p99 = of(|c| c.tau_p99);
         println!("median tau: throughput {throughput:.2}, p99 {p99:.2}");
         assert!(throughput >= 0.8 && p99 >= 0.8, "seed {seed}: {throughput} {p99}");
         for (case, closed) in CASES.iter().zip(&all) {
