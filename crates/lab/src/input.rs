@@ -117,13 +117,18 @@ fn recording_arg<'a>(arg: &'a str, files: &dyn InputFiles) -> Option<(&'a str, &
 pub fn recording(arg: &str, files: &dyn InputFiles) -> Result<Option<Recorded>, InputError> {
     let Some((path, keys)) = recording_arg(arg, files) else { return Ok(None) };
     let parameters = Parameters::parse(path, keys)?;
-    Ok(recorded::read(path, &read(path, files)?, parameters)?)
+    let other = || parse_workload_arg(arg).is_ok();
+    match recorded::read(path, &read(path, files)?, parameters) {
+        Err(error) if error.is_no_trace() && other() => Ok(None),
+        recorded => Ok(Some(recorded?)),
+    }
 }
 
 fn machine_of_recording(arg: &str, files: &dyn InputFiles) -> Result<Option<Machine>, InputError> {
-    match recording_arg(arg, files) {
-        Some((path, "")) => Ok(recorded::machine(path, &read(path, files)?)?),
-        _ => Ok(None),
+    let Some((path, "")) = recording_arg(arg, files) else { return Ok(None) };
+    match recorded::machine(path, &read(path, files)?) {
+        Err(error) if error.is_no_trace() => Ok(None),
+        machine => Ok(Some(machine?)),
     }
 }
 

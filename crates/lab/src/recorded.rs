@@ -89,13 +89,17 @@ impl Parameters {
     }
 }
 
-/// Reads a recording. Returns None if the file is no trace.
-pub fn read(
-    file: &str,
-    bytes: &[u8],
-    parameters: Parameters,
-) -> Result<Option<Recorded>, RecordedError> {
-    let Some(imported) = look(file, bytes)? else { return Ok(None) };
+impl RecordedError {
+    /// Whether the file may be something else than a trace.
+    pub fn is_no_trace(&self) -> bool {
+        let RecordedError::Import(error) = self else { return false };
+        matches!(error, ImportError::NoTrace { .. } | ImportError::Empty { .. })
+    }
+}
+
+/// Reads a recording.
+pub fn read(file: &str, bytes: &[u8], parameters: Parameters) -> Result<Recorded, RecordedError> {
+    let imported = import(file, bytes, &mut Nothing)?;
     if imported.events.switches == 0 {
         return Err(RecordedError::NoSwitches { file: file.to_owned() });
     }
@@ -122,25 +126,15 @@ pub fn read(
             machine.topology.nr_cpus()
         ));
     }
-    let missing = imported.missing();
-    replay.program.notes.extend(missing.into_iter().map(|text| format!("{file}: {text}")));
-    Ok(Some(Recorded { machine, knows_machine, imported, history, replay }))
+    let faults = imported.damage().into_iter().chain(imported.missing());
+    replay.program.notes.extend(faults.map(|text| format!("{file}: {text}")));
+    Ok(Recorded { machine, knows_machine, imported, history, replay })
 }
 
-/// Returns the machine that a trace file holds. Returns None if the file is no trace.
-pub fn machine(file: &str, bytes: &[u8]) -> Result<Option<Machine>, RecordedError> {
-    let Some(imported) = look(file, bytes)? else { return Ok(None) };
-    let machine = machine_in(file, &imported)?;
-    machine.map(Some).ok_or_else(|| RecordedError::NoMachine { file: file.to_owned() })
-}
-
-/// Imports a file without keeping its events.
-fn look(file: &str, bytes: &[u8]) -> Result<Option<Imported>, RecordedError> {
-    match import(file, bytes, &mut Nothing) {
-        Ok(imported) => Ok(Some(imported)),
-        Err(ImportError::NoTrace { .. } | ImportError::Empty { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+/// Returns the machine that a trace file holds.
+pub fn machine(file: &str, bytes: &[u8]) -> Result<Machine, RecordedError> {
+    let imported = import(file, bytes, &mut Nothing)?;
+    machine_in(file, &imported)?.ok_or_else(|| RecordedError::NoMachine { file: file.to_owned() })
 }
 
 fn machine_in(file: &str, imported: &Imported) -> Result<Option<Machine>, RecordedError> {
@@ -196,7 +190,9 @@ mod tests {
     #[test]
     fn text_is_no_recording() {
         let parameters = Parameters { repeat: 1, scale: 1 };
-        assert!(read("a", b"[[thread]]\nname = 'x'", parameters).unwrap().is_none());
-        assert!(read("a", b"", parameters).unwrap().is_none());
+        for other in [&b"[[thread]]\nname = 'x'"[..], b""] {
+            let error = read("a", other, parameters).err().unwrap();
+            assert!(error.is_no_trace() && error.to_string().starts_with("a is "), "{error}");
+        }
     }
 }

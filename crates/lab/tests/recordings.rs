@@ -8,13 +8,13 @@ mod workloads;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use scxlab_lab::input::{NoFiles, SchedulerInput};
+use scxlab_lab::input::{InputFiles, NoFiles, SchedulerInput, Workload};
 use scxlab_lab::prepare::Prepared;
 use scxlab_lab::recorded::{self, Parameters};
 use scxlab_lab::reproduce::score::median;
 use scxlab_lab::run::Run;
 use scxlab_lab::sim::{SimSpec, simulate};
-use scxlab_machine::{Machine, Stream};
+use scxlab_machine::{Machine, Stream, SysfsReader};
 use scxlab_recording::{Options, Recorder, Wait, infer};
 use scxlab_trace::import::import;
 use scxlab_trace::{Event, EventKind, Names, PerfettoSink, Sink, Tracer};
@@ -66,7 +66,7 @@ fn record(machine: &Arc<Machine>, program: &Program, seed: u64) -> (Run, Vec<u8>
 
 fn replay(bytes: &[u8]) -> Program {
     let parameters = Parameters { repeat: 1, scale: 1 };
-    let recorded = recorded::read("a.pftrace", bytes, parameters).unwrap().unwrap();
+    let recorded = recorded::read("a.pftrace", bytes, parameters).unwrap();
     assert!(recorded.knows_machine);
     recorded.replay.program
 }
@@ -194,6 +194,50 @@ fn a_replay_predicts_its_original() {
             assert!(error.abs() <= 5.0, "{}, seed {seed}: {error:+.1} %", case.name);
         }
     }
+}
+
+/// A file that is cut off is a workload as far as it goes, and says so.
+#[test]
+fn damage_is_told() {
+    let case = &CASES[0];
+    let machine = Arc::new(Machine::resolve(case.machine).unwrap());
+    let (_, bytes) = record(&machine, &load("w.toml", case.text).unwrap(), 1);
+    let whole = replay(&bytes).notes;
+    let parameters = Parameters { repeat: 1, scale: 1 };
+    let cut = recorded::read("a.pftrace", &bytes[..bytes.len() / 2 - 1], parameters).unwrap();
+    let tells = |notes: &[String]| notes.iter().any(|note| note.contains("cut off at byte"));
+    assert!(tells(&cut.replay.program.notes) && !tells(&whole), "{:?}", cut.replay.program.notes);
+}
+
+/// One file, whatever its name.
+struct File(&'static str, &'static [u8]);
+
+impl SysfsReader for File {
+    fn read(&self, _: &str) -> std::io::Result<String> {
+        Err(std::io::ErrorKind::NotFound.into())
+    }
+}
+
+impl InputFiles for File {
+    fn is_file(&self, path: &str) -> bool {
+        path == self.0
+    }
+
+    fn read(&self, _: &str) -> std::io::Result<Vec<u8>> {
+        Ok(self.1.to_vec())
+    }
+}
+
+#[test]
+fn a_file_that_is_no_trace_is_named() {
+    let error = |file: File| Workload::resolve(file.0, &file).err().unwrap().to_string();
+    assert!(error(File("bad.pftrace", b"x")).starts_with("bad.pftrace is no trace"));
+    assert_eq!(error(File("empty.pftrace", b"")), "empty.pftrace is empty");
+    // Another kind of workload in a file that is called as its maker likes.
+    let app = File("./app", b"{\"tasks\": {\"a\": {\"loop\": 1, \"run\": 1000}}}");
+    assert_eq!(Workload::resolve(app.0, &app).unwrap().name(), "app");
+    // A generator beside which a file of its name lies.
+    assert!(Workload::resolve("hogs", &File("hogs", b"x")).is_ok());
 }
 
 /// A recording of some of the machine's tasks has attributes of these only.
