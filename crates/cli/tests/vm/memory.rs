@@ -160,8 +160,9 @@ fn four_processes() -> String {
     (0..4).map(process).collect()
 }
 
-/// Tasks and pages come together within half a minute in the simulator and on a real kernel, by
-/// about as many migrated pages. Few tasks change nodes, so the pages move.
+/// Each process has its pages on one node within half a minute, in the simulator and on a real
+/// kernel, by about as many migrated pages. Few tasks change nodes, so the pages move. The kernel
+/// may move one process to its pages instead, as it did in one run of twelve.
 #[test]
 fn four_processes_come_to_their_memory() {
     let Some(bench) = Bench::new() else { return };
@@ -173,24 +174,23 @@ fn four_processes_come_to_their_memory() {
     let real = bench.run(&args);
     let seen = |run: &Value| {
         let rows = pages(run);
-        let at_home = |i: usize| rows[i].1[i % 2];
+        let together = |i: usize| rows[i].1.iter().max().copied().unwrap_or_default();
+        let moved = (0..4).filter(|&i| together(i) == rows[i].1[i % 2]).count();
         let total: u64 = rows.iter().flat_map(|(_, pages)| pages).sum();
         assert_eq!(total, 4 * 8192);
         let count = |name: &str| metric(run, name);
         let crossed = count("migrations_node") / count("migrations");
-        ((0..4).map(at_home).sum::<u64>(), count("numa_pages_migrated"), crossed)
+        ((0..4).map(together).min(), moved, count("numa_pages_migrated"), crossed)
     };
     let (simulated, real) = (seen(&simulated.runs()[0]), seen(&real.runs()[0]));
     println!(
-        "pages with their tasks, pages migrated, part of migrations between nodes: \
-         sim {simulated:?}, vm {real:?}"
+        "pages together, processes whose pages moved, pages migrated, part of migrations between \
+         nodes: sim {simulated:?}, vm {real:?}"
     );
-    for (together, migrated, crossed) in [simulated, real] {
-        assert!(
-            together >= 32_768 * 9 / 10 && migrated >= 32_768.0 * 0.9,
-            "{simulated:?} {real:?}"
-        );
+    for (together, moved, migrated, crossed) in [simulated, real] {
+        assert!(together >= Some(8192 * 9 / 10), "{simulated:?} {real:?}");
+        assert!(moved >= 3 && migrated >= 3.0 * 8192.0 * 0.9, "{simulated:?} {real:?}");
         assert!(crossed < 0.2, "{simulated:?} {real:?}");
     }
-    assert!(real.1 <= 3.0 * simulated.1 && simulated.1 <= 3.0 * real.1, "{simulated:?} {real:?}");
+    assert!(real.2 <= 3.0 * simulated.2 && simulated.2 <= 3.0 * real.2, "{simulated:?} {real:?}");
 }
