@@ -30,7 +30,7 @@ help:
 	@echo "make build           build scxlab (target/release/scxlab)"
 	@echo "make install         build, and copy the program, man pages and completions to PREFIX ($(PREFIX))"
 	@echo "make pgo             build a faster scxlab with profile-guided optimisation (target/pgo/scxlab)"
-	@echo "make demo            set up, build, compare two schedulers on a busy laptop, write a trace"
+	@echo "make demo            set up, build, compare two schedulers on a busy laptop, write a page and traces"
 	@echo "make test            everything CI does"
 	@echo "make aarch64         the machine code for aarch64, in an emulator; one of the tests"
 	@echo "make fmt             format the sources"
@@ -68,8 +68,9 @@ pgo: setup
 demo: build
 	$(call step,eevdf against vtime: a video and typing beside a build on a laptop)
 	@mkdir -p $(BUILD)
-	@$(SCXLAB) run -s eevdf -s vtime -w workloads/desktop-build.toml -m laptop-4c8t -n 5 --trace $(BUILD)/demo.pftrace
+	@$(SCXLAB) run -s eevdf -s vtime -w workloads/desktop-build.toml -m laptop-4c8t -n 5 --trace $(BUILD)/demo.pftrace --report $(BUILD)/demo.html
 	@echo "Traces: $(BUILD)/demo.eevdf.pftrace, $(BUILD)/demo.vtime.pftrace; the Perfetto UI opens them."
+	@echo "Page for a browser: $(abspath $(BUILD)/demo.html)"
 
 # Inputs that reach new code collect in build/fuzz; only `fuzz-grow` changes those of fuzz/corpus.
 fuzz:
@@ -181,4 +182,4 @@ tidy:
 
 clean:
 	@$(CARGO) clean
-	@rm -rf $(BUILD)/abi.bpf.o $(BUILD)/demo.*.pftrace $(BUILD)/pgo
+	@rm -rf $(BUILD)/abi.bpf.o $(BUILD)/demo.*.pftrace $(BUILD)/demo.html $(BUILD)/pgo

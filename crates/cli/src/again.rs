@@ -121,6 +121,7 @@ impl StoredRequest {
             trace: given.trace.clone(),
             trace_buffer: given.trace_buffer,
             timeline: given.timeline,
+            report: given.report.clone(),
             output: given.output.clone(),
             format: given.format,
             jobs: given.jobs,

@@ -36,6 +36,8 @@ pub enum Command {
     Advise(AdviseArgs),
     /// Predict the published tables of list threads, and score the predictions
     Reproduce(ReproduceArgs),
+    /// Make a page for a browser from results, advice or predictions
+    Report(ReportArgs),
     /// Compile a scheduler's source into an object
     Build(BuildArgs),
     /// Attach a scheduler to this machine's kernel, until Ctrl-C or SIGTERM
@@ -172,6 +174,10 @@ pub struct RunArgs {
     /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
     pub format: Format,
+
+    /// Write a page with the results for a browser (see scxlab report)
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
 
     /// Write results.json, report.txt, the traces of the first simulated runs, and all that --again
     /// needs, into this folder
@@ -316,6 +322,21 @@ pub struct AdviseArgs {
 
     #[command(flatten)]
     pub vm: VmOptions,
+}
+
+/// Makes one file of HTML that a browser opens from disk, without a network: a verdict, the
+/// comparison with intervals, wake-up latencies, who ran where, migrations, shares, and what
+/// happened to runs that were ejected.
+#[derive(Debug, Args)]
+#[command(after_help = examples::REPORT)]
+pub struct ReportArgs {
+    /// Folder of run -o, or a JSON file of run, advise or reproduce
+    #[arg(value_name = "FROM", required = true)]
+    pub from: Vec<PathBuf>,
+
+    /// File of the page
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    pub output: PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -130,6 +130,13 @@ pub enum CliError {
         of: usize,
         first: String,
     },
+    /// A file or folder without results that a page can be made from.
+    NoResults {
+        path: PathBuf,
+        why: String,
+    },
+    /// A page of runs of which none counts.
+    NothingCounts,
     /// No usable BPF compiler.
     NoCompiler {
         why: String,
@@ -223,6 +230,10 @@ impl std::fmt::Display for CliError {
                     "{runs} of {of} simulated runs differ from the stored results; the first: {first}"
                 )
             }
+            CliError::NoResults { path, why } => write!(f, "{}: {why}", path.display()),
+            CliError::NothingCounts => {
+                write!(f, "no run counts: each was ejected or ended early, as the page tells")
+            }
             CliError::NoCompiler { why, oldest, variable } => write!(
                 f,
                 "no BPF compiler: {why}. clang {oldest} or later is needed (Debian: apt install clang-{oldest}); {variable} can name it"
@@ -297,6 +308,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     if let Some(e) = cause.downcast_ref::<CliError>() {
         return Some(match e {
             CliError::Source { .. }
+            | CliError::NoResults { .. }
             | CliError::NothingKept { .. }
             | CliError::CommandIsNoProgram { .. } => Code::Input,
             CliError::NoCompiler { .. }
@@ -305,6 +317,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             | CliError::Service { .. } => Code::Target,
             CliError::Write { .. } | CliError::Busy { .. } => Code::Output,
             CliError::WentBadly(_)
+            | CliError::NothingCounts
             | CliError::Left { .. }
             | CliError::Differs { .. }
             | CliError::NotTheSame { .. }

@@ -23,6 +23,7 @@ mod output;
 mod progress;
 mod record;
 mod reference;
+mod report;
 mod reproduce;
 mod run;
 mod topo;
@@ -57,6 +58,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Run(args) => run::run(&args),
         Command::Advise(args) => advise::advise(&args),
         Command::Reproduce(args) => reproduce::reproduce(&args),
+        Command::Report(args) => report::report(&args),
         Command::Build(args) => build::build(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Record(args) => record::record(&args),

@@ -15,6 +15,7 @@ use scxlab_lab::results::{Request, Results, Version};
 use scxlab_lab::run::{Run, StopKind};
 use scxlab_lab::session::{Progress, Session};
 use scxlab_machine::Machine;
+use scxlab_page::Collected;
 use scxlab_workload::Perturb;
 use scxlab_workload::program::TimeSpan;
 
@@ -23,6 +24,7 @@ use crate::args::{EngineArg, Format, NumaArg, On, RunArgs};
 use crate::exit::{CliError, FailedRuns};
 use crate::input::Inputs;
 use crate::progress::with_bar;
+use crate::report::PageBuilder;
 use crate::traces::Traces;
 use crate::{live, output, traces};
 
@@ -61,8 +63,9 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
     }
     let _folder = args.output.as_deref().map(output::lock_folder).transpose()?;
     let mut all: Vec<Results> = Vec::new();
+    let mut page = PageBuilder::default();
     for part in &parts {
-        let done = run_part(args, part, &targets)?;
+        let mut done = run_part(args, part, &targets)?;
         if let Some(folder) = args.output.as_ref().filter(|_| all.is_empty()) {
             // Replace the command stored in the results folder only now. Until the runs on the
             // first machine are complete, the folder may hold the results of another command.
@@ -72,6 +75,9 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
             output::print("\n")?;
         }
         publish(args, part, &done)?;
+        if args.report.is_some() {
+            page.add_results(&done.results, &part.session, std::mem::take(&mut done.intervals));
+        }
         all.push(done.results);
         if let Some(error) = done.interrupted {
             finish(args, &parts, &all)?;
@@ -79,6 +85,9 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
         }
     }
     finish(args, &parts, &all)?;
+    if let Some(path) = &args.report {
+        page.write(path, &[])?;
+    }
     let runs = || all.iter().flat_map(|results| &results.runs);
     let bad = bad(runs());
     if args.fail_on_exit && bad.runs > 0 {
@@ -149,6 +158,8 @@ pub fn machine_folders(args: &RunArgs, folder: &Path) -> Vec<PathBuf> {
 /// The outcome of the runs on one machine.
 struct MachineResults {
     results: Results,
+    /// What the traced runs did: for each, the index of its scheduler.
+    intervals: Vec<(usize, Collected)>,
     timelines: String,
     interrupted: Option<CliError>,
 }
@@ -161,10 +172,14 @@ fn run_part(args: &RunArgs, part: &MachineRuns, targets: &[On]) -> Result<Machin
     }
     let files = output::Files::default();
     let mut runs = Vec::new();
+    let mut intervals = Vec::new();
     for on in targets {
         let among = (targets.len() > 1).then_some(*on);
         let paths = trace_paths(part, *on, among);
-        let traces = Traces::new(session, &files, paths, args.timeline, among);
+        let mut traces = Traces::new(session, &files, paths, args.timeline, among);
+        if args.report.is_some() {
+            traces = traces.with_page(*on);
+        }
         let progress = Progress::new(session);
         runs.extend(match on {
             On::Sim => {
@@ -184,6 +199,7 @@ fn run_part(args: &RunArgs, part: &MachineRuns, targets: &[On]) -> Result<Machin
             }
         });
         timelines.push_str(&traces.timelines());
+        intervals.extend(traces.intervals());
     }
     if is_unasked(args, session) {
         note_cut(&mut runs);
@@ -191,7 +207,7 @@ fn run_part(args: &RunArgs, part: &MachineRuns, targets: &[On]) -> Result<Machin
     let interrupted = interrupted(&runs);
     let results = Results::new(session, request(args, &part.machine, targets), runs);
     files.publish()?;
-    Ok(MachineResults { results, timelines, interrupted })
+    Ok(MachineResults { results, intervals, timelines, interrupted })
 }
 
 /// Returns the paths of the trace files of a target. If there are several targets, the name of

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use scxlab_lab::run::Run;
 use scxlab_lab::session::{RunKey, Session, SessionError};
 use scxlab_live::trace::Recording;
+use scxlab_page::{Collected, IntervalSink};
 use scxlab_trace::{PerfettoSink, Sink, Tee, TimelineSink, Tracer};
 
 use crate::args::{Format, On, Span};
@@ -24,6 +25,9 @@ pub struct Traces<'a> {
     paths: Vec<PathBuf>,
     span: Option<Span>,
     timelines: Vec<TextBuffer>,
+    /// What each scheduler's first run did, for a page; empty if the user wants no page.
+    intervals: Mutex<Vec<(usize, Collected)>>,
+    has_page: bool,
     /// The target, for headings; None if the command has only one target.
     on: Option<On>,
 }
@@ -37,7 +41,21 @@ impl<'a> Traces<'a> {
         on: Option<On>,
     ) -> Traces<'a> {
         let timelines = session.schedulers.iter().map(|_| TextBuffer::default()).collect();
-        Traces { session, files, paths, span, timelines, on }
+        let intervals = Mutex::default();
+        Traces { session, files, paths, span, timelines, intervals, has_page: false, on }
+    }
+
+    /// Collects the intervals of simulated runs, for a page. On a real kernel the page shows them
+    /// if the run is traced for another reason, because tracing takes CPU time from the workload.
+    pub fn with_page(self, on: On) -> Traces<'a> {
+        Traces { has_page: on == On::Sim || self.are_wanted(), ..self }
+    }
+
+    /// Returns the collected intervals, by scheduler.
+    pub fn intervals(&self) -> Vec<(usize, Collected)> {
+        let mut all = self.intervals.lock().unwrap_or_else(PoisonError::into_inner);
+        all.sort_by_key(|(scheduler, _)| *scheduler);
+        std::mem::take(&mut all)
     }
 
     /// Tells whether any output needs the events.
@@ -57,6 +75,12 @@ impl<'a> Traces<'a> {
             if let Some(Span { from, to }) = self.span {
                 let out = self.timelines[key.scheduler].clone();
                 sinks.push(Box::new(TimelineSink::new(out, nr_cpus, from.0, to.0)));
+            }
+            if self.has_page {
+                let (sink, collected) = IntervalSink::new();
+                sinks.push(Box::new(sink));
+                let mut all = self.intervals.lock().unwrap_or_else(PoisonError::into_inner);
+                all.push((key.scheduler, collected));
             }
         }
         Ok(if sinks.is_empty() { Tracer::default() } else { Tracer::with_sink(Tee(sinks)) })
@@ -130,9 +154,14 @@ pub fn paths(file: Option<PathBuf>, folder: Option<&Path>, session: &Session) ->
     match (file, folder) {
         (Some(file), _) if shorts.len() == 1 => vec![file],
         (Some(file), _) => named(&file, &shorts),
-        (None, Some(folder)) => named(&folder.join("trace.pftrace"), &shorts),
+        (None, Some(folder)) => in_folder(folder, &shorts),
         (None, None) => Vec::new(),
     }
+}
+
+/// Returns the trace file of each scheduler's first run in a folder of -o.
+pub fn in_folder(folder: &Path, shorts: &[String]) -> Vec<PathBuf> {
+    named(&folder.join("trace.pftrace"), shorts)
 }
 
 fn named(file: &Path, shorts: &[String]) -> Vec<PathBuf> {

@@ -44,6 +44,16 @@ Examples:
   What the same schedulers would do on another machine:
     scxlab reproduce gang-2011 --table ple_improvement -m epyc-2s";
 
+pub const REPORT: &str = "\
+Examples:
+  A comparison and its page:
+    scxlab run -s eevdf -s o1 -w chat -m epyc-2s -n 5 --report page.html
+  The page of a folder of results, and of advice:
+    scxlab run -s eevdf -s o1 -w chat -m epyc-2s -n 5 -o results
+    scxlab report results -o page.html
+    scxlab advise -w chat -m epyc-2s --format json > advice.json
+    scxlab report advice.json";
+
 pub const BUILD: &str = "\
 Examples:
   A scheduler to start from, its object, a first run:
