@@ -123,6 +123,7 @@ impl StoredRequest {
             timeline: given.timeline,
             output: given.output.clone(),
             format: given.format,
+            metrics: given.metrics.clone(),
             jobs: given.jobs,
             engine: given.engine,
             fail_on_exit: given.fail_on_exit,

@@ -11,6 +11,7 @@ use clap::builder::{EnumValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use scxlab_lab::advise::Rounds;
+use scxlab_lab::report::selection::Selection;
 use scxlab_lab::sim::NumaBalancing;
 use scxlab_workload::program::TimeSpan;
 
@@ -170,8 +171,19 @@ pub struct RunArgs {
     pub vm: VmOptions,
 
     /// Output format
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
-    pub format: Format,
+    ///
+    /// A table fits the width of the terminal, or COLUMNS. NO_COLOR and CLICOLOR_FORCE rule
+    /// colours.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = RunFormat::Table)]
+    pub format: RunFormat,
+
+    /// Metrics to show: names of docs/reference/metrics.md, in which * stands for any text,
+    /// separated by commas; `all`; or `default`, the dozen that decide
+    ///
+    /// `default,sched.*` adds a scheduler's own counters. JSON has all metrics in any case, CSV if
+    /// this option is absent.
+    #[arg(long, value_name = "METRICS", value_parser = selection)]
+    pub metrics: Option<Selection>,
 
     /// Write results.json, report.txt, the traces of the first simulated runs, and all that --again
     /// needs, into this folder
@@ -408,6 +420,20 @@ pub enum EngineArg {
 pub enum Format {
     /// Text for people
     Table,
+    /// JSON for programs, as docs/reference/results.schema.json describes it
+    Json,
+}
+
+/// Output format of runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RunFormat {
+    /// Text for people
+    #[value(alias = "text")]
+    Table,
+    /// The same tables in Markdown
+    Markdown,
+    /// A line for each scheduler and metric, with unrounded numbers
+    Csv,
     /// JSON for programs, as docs/reference/results.schema.json describes it
     Json,
 }
@@ -751,6 +777,10 @@ fn noise(text: &str) -> Result<u32, String> {
     let whole: u32 = whole.parse().map_err(|_| bad())?;
     let tenth: u32 = tenth.parse().map_err(|_| bad())?;
     Some(whole * 10 + tenth).filter(|n| *n <= 999).ok_or_else(bad)
+}
+
+fn selection(text: &str) -> Result<Selection, String> {
+    Selection::parse(text.split(','))
 }
 
 /// Refuses the target `sim` where a real kernel is wanted.

@@ -12,6 +12,7 @@ pub mod agreement;
 pub mod compare;
 pub mod conform;
 pub mod counters;
+pub mod fairness;
 pub mod input;
 pub mod left_out;
 pub mod metric;
