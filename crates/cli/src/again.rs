@@ -124,6 +124,7 @@ impl StoredRequest {
             report: given.report.clone(),
             output: given.output.clone(),
             format: given.format,
+            metrics: given.metrics.clone(),
             jobs: given.jobs,
             engine: given.engine,
             fail_on_exit: given.fail_on_exit,

@@ -11,6 +11,7 @@ use clap::builder::{EnumValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use scxlab_lab::advise::Rounds;
+use scxlab_lab::report::selection::Selection;
 use scxlab_lab::sim::NumaBalancing;
 use scxlab_workload::program::TimeSpan;
 
@@ -38,6 +39,8 @@ pub enum Command {
     Reproduce(ReproduceArgs),
     /// Make a page for a browser from results, advice or predictions
     Report(ReportArgs),
+    /// Find a smaller workload and machine on which a scheduler is still ejected
+    Shrink(ShrinkArgs),
     /// Compile a scheduler's source into an object
     Build(BuildArgs),
     /// Attach a scheduler to this machine's kernel, until Ctrl-C or SIGTERM
@@ -172,8 +175,19 @@ pub struct RunArgs {
     pub vm: VmOptions,
 
     /// Output format
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
-    pub format: Format,
+    ///
+    /// A table fits the width of the terminal, or COLUMNS. NO_COLOR and CLICOLOR_FORCE rule
+    /// colours.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = RunFormat::Table)]
+    pub format: RunFormat,
+
+    /// Metrics to show: names of docs/reference/metrics.md, in which * stands for any text,
+    /// separated by commas; `all`; or `default`, the dozen that decide
+    ///
+    /// `default,sched.*` adds a scheduler's own counters. JSON has all metrics in any case, CSV if
+    /// this option is absent.
+    #[arg(long, value_name = "METRICS", value_parser = selection)]
+    pub metrics: Option<Selection>,
 
     /// Write a page with the results for a browser (see scxlab report)
     #[arg(long, value_name = "FILE")]
@@ -324,6 +338,48 @@ pub struct AdviseArgs {
     pub vm: VmOptions,
 }
 
+/// Makes a run in which a scheduler is ejected smaller, as long as the ejection stays the same:
+/// fewer CPUs, threads and ops.
+///
+/// Two ejections are the same if their kinds and messages are, apart from names, numbers and times.
+/// The result is a workload file to attach to a report; its first lines are the message and the
+/// command that makes the run again.
+#[derive(Debug, Args)]
+#[command(after_help = examples::SHRINK)]
+pub struct ShrinkArgs {
+    /// Scheduler, in the form of -s of run
+    #[arg(short, long = "scheduler", value_name = "SCHED[,KNOB=VALUE]...", add = ArgValueCompleter::new(complete::schedulers))]
+    pub scheduler: String,
+
+    /// Workload, in the form of -w of run
+    #[arg(short, long, value_name = "WORKLOAD", add = ArgValueCompleter::new(complete::workloads))]
+    pub workload: String,
+
+    /// Machine, in the form of -m of run
+    #[arg(short, long, value_name = "MACHINE", add = ArgValueCompleter::new(complete::machines))]
+    pub machine: String,
+
+    /// Seed of the run
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// Virtual time of the run; replaces the workload's own duration
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<TimeSpan>,
+
+    /// File of the smaller workload
+    #[arg(short, long, value_name = "FILE", default_value = "shrunk.toml")]
+    pub output: PathBuf,
+
+    /// Time of this host after which the smallest run so far is the result
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    pub budget: TimeSpan,
+
+    /// Maximum memory of the scheduler and the workload in each simulated run, such as 512M or 4G
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    pub memory_limit: u64,
+}
+
 /// Makes one file of HTML that a browser opens from disk, without a network: a verdict, the
 /// comparison with intervals, wake-up latencies, who ran where, migrations, shares, and what
 /// happened to runs that were ejected.
@@ -429,6 +485,20 @@ pub enum EngineArg {
 pub enum Format {
     /// Text for people
     Table,
+    /// JSON for programs, as docs/reference/results.schema.json describes it
+    Json,
+}
+
+/// Output format of runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RunFormat {
+    /// Text for people
+    #[value(alias = "text")]
+    Table,
+    /// The same tables in Markdown
+    Markdown,
+    /// A line for each scheduler and metric, with unrounded numbers
+    Csv,
     /// JSON for programs, as docs/reference/results.schema.json describes it
     Json,
 }
@@ -772,6 +842,10 @@ fn noise(text: &str) -> Result<u32, String> {
     let whole: u32 = whole.parse().map_err(|_| bad())?;
     let tenth: u32 = tenth.parse().map_err(|_| bad())?;
     Some(whole * 10 + tenth).filter(|n| *n <= 999).ok_or_else(bad)
+}
+
+fn selection(text: &str) -> Result<Selection, String> {
+    Selection::parse(text.split(','))
 }
 
 /// Refuses the target `sim` where a real kernel is wanted.

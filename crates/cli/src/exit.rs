@@ -26,6 +26,7 @@ use scxlab_lab::recipe::{RecipeError, RecipeErrorKind};
 use scxlab_lab::recorded::RecordedError;
 use scxlab_lab::reproduce::ReproduceError;
 use scxlab_lab::session::SessionError;
+use scxlab_lab::shrink::ShrinkError;
 use scxlab_lab::sim::SimError;
 use scxlab_live::LiveError;
 use scxlab_live::gang::GangError;
@@ -333,6 +334,9 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     }
     if let Some(e) = cause.downcast_ref::<VmError>() {
         return Some(of_vm(e));
+    }
+    if let Some(ShrinkError::NotEjected(_)) = cause.downcast_ref() {
+        return Some(Code::Input);
     }
     if let Some(e) = cause.downcast_ref::<SetupError>() {
         return Some(match e {

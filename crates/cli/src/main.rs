@@ -26,6 +26,7 @@ mod reference;
 mod report;
 mod reproduce;
 mod run;
+mod shrink;
 mod topo;
 mod traces;
 mod vm;
@@ -59,6 +60,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Advise(args) => advise::advise(&args),
         Command::Reproduce(args) => reproduce::reproduce(&args),
         Command::Report(args) => report::report(&args),
+        Command::Shrink(args) => shrink::shrink(&args),
         Command::Build(args) => build::build(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Record(args) => record::record(&args),

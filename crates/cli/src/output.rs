@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Writing to standard output and files. Errors name the file being written.
 
-use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -9,28 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
+use anstream::{AutoStream, ColorChoice};
 use anyhow::Result;
+use scxlab_lab::report::document::{Document, Screen};
 use tempfile::{NamedTempFile, TempPath};
 
 use crate::exit::CliError;
 
-/// Replaces control characters with their escape codes, because names and messages come from
-/// objects, workloads and guests and must not control the terminal. Characters that change the
-/// direction of writing are replaced too.
-pub fn visible(text: &str) -> Cow<'_, str> {
-    let obeyed = |c: char| {
-        let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        turns || (c.is_control() && c != '\n' && c != '\t')
-    };
-    if !text.contains(obeyed) {
-        return text.into();
-    }
-    let mut shown = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
-        if obeyed(c) { shown.extend(c.escape_unicode()) } else { shown.push(c) }
-    }
-    shown.into()
-}
+pub use scxlab_lab::report::document::visible;
 
 /// Prints a line to standard error.
 pub fn say(line: &str) {
@@ -39,8 +24,29 @@ pub fn say(line: &str) {
 
 /// Prints text to standard output.
 pub fn print(text: &str) -> Result<()> {
+    write_out(&visible(text))
+}
+
+/// Prints a report in the way that suits standard output.
+pub fn print_report(report: &Document) -> Result<()> {
+    write_out(&report.text(screen()))
+}
+
+/// Returns the width and the colours of standard output. A file or a pipe has no width. COLUMNS
+/// overrides the width.
+fn screen() -> Screen {
+    let given = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
+    let asked = || terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0);
+    Screen {
+        width: given.or_else(asked).filter(|width| *width > 0),
+        has_colour: AutoStream::choice(&io::stdout()) != ColorChoice::Never,
+    }
+}
+
+/// Writes text to standard output, as it is.
+fn write_out(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    let result = out.write_all(visible(text).as_bytes()).and_then(|()| out.flush());
+    let result = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     result.map_err(|error| CliError::Write { what: "standard output".into(), error }.into())
 }
 

@@ -10,6 +10,9 @@ use anyhow::Result;
 use scxlab_bpf::vm::Engine;
 use scxlab_lab::input::{self, SchedulerInput, Workload};
 use scxlab_lab::prepare::Prepared;
+use scxlab_lab::report::csv::csv;
+use scxlab_lab::report::document::{Document, Screen};
+use scxlab_lab::report::selection::Selection;
 use scxlab_lab::report::{OnMachine, across_machines, report};
 use scxlab_lab::results::{Request, Results, Version};
 use scxlab_lab::run::{Run, StopKind};
@@ -20,7 +23,7 @@ use scxlab_workload::Perturb;
 use scxlab_workload::program::TimeSpan;
 
 use crate::again::{self, StoredRequest};
-use crate::args::{EngineArg, Format, NumaArg, On, RunArgs};
+use crate::args::{EngineArg, NumaArg, On, RunArgs, RunFormat};
 use crate::exit::{CliError, FailedRuns};
 use crate::input::Inputs;
 use crate::progress::with_bar;
@@ -71,7 +74,7 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
             // first machine are complete, the folder may hold the results of another command.
             again::keep(folder, args, inputs, version())?;
         }
-        if args.format == Format::Table && !all.is_empty() {
+        if matches!(args.format, RunFormat::Table | RunFormat::Markdown) && !all.is_empty() {
             output::print("\n")?;
         }
         publish(args, part, &done)?;
@@ -334,29 +337,44 @@ fn request(args: &RunArgs, machine: &str, targets: &[On]) -> Request {
     }
 }
 
-/// Prints and writes the results of one machine. `finish` prints JSON, for all machines together.
+/// Prints and writes the results of one machine. `finish` prints the formats that cover all
+/// machines together.
 fn publish(args: &RunArgs, part: &MachineRuns, done: &MachineResults) -> Result<()> {
     let MachineRuns { session, folder, .. } = part;
+    let report = report(session, &done.results, &args.metrics.clone().unwrap_or_default());
     if let Some(folder) = folder {
         output::write_file(&folder.join("results.json"), done.results.to_json().as_bytes())?;
-        let report = report(session, &done.results);
-        output::write_file(&folder.join("report.txt"), output::visible(&report).as_bytes())?;
+        let text = report.text(Screen::default());
+        output::write_file(&folder.join("report.txt"), text.as_bytes())?;
     }
-    if args.format == Format::Table {
-        output::print(&report(session, &done.results))?;
-    }
+    print_document(args, &report)?;
     traces::show(args.format, &done.timelines)
+}
+
+fn print_document(args: &RunArgs, document: &Document) -> Result<()> {
+    match args.format {
+        RunFormat::Table => output::print_report(document),
+        RunFormat::Markdown => output::print(&document.markdown()),
+        RunFormat::Csv | RunFormat::Json => Ok(()),
+    }
 }
 
 /// Prints the output that covers all machines. If the command was interrupted, the output covers
 /// the machines up to the one with the interrupted run.
 fn finish(args: &RunArgs, parts: &[MachineRuns], all: &[Results]) -> Result<()> {
-    if args.format == Format::Json {
-        let texts: Vec<String> = all.iter().map(Results::to_json).collect();
-        return output::print(&match &texts[..] {
-            [one] if parts.len() == 1 => one.clone(),
-            many => format!("[\n{}]\n", many.join(",\n")),
-        });
+    match args.format {
+        RunFormat::Csv => {
+            let selection = args.metrics.clone().unwrap_or_else(Selection::all);
+            output::print(&csv(all, args.runs as usize, &selection))?;
+        }
+        RunFormat::Json => {
+            let texts: Vec<String> = all.iter().map(Results::to_json).collect();
+            output::print(&match &texts[..] {
+                [one] if parts.len() == 1 => one.clone(),
+                many => format!("[\n{}]\n", many.join(",\n")),
+            })?;
+        }
+        _ => {}
     }
     if all.len() < 2 {
         return Ok(());
@@ -367,9 +385,12 @@ fn finish(args: &RunArgs, parts: &[MachineRuns], all: &[Results]) -> Result<()> 
         session: &part.session,
         results,
     });
-    let text = across_machines(&done.collect::<Vec<_>>());
+    let mut document = Document::default();
+    document.push_text("\n");
+    document.append(across_machines(&done.collect::<Vec<_>>()));
     if let Some(folder) = &args.output {
-        output::write_file(&folder.join("report.txt"), output::visible(&text).as_bytes())?;
+        let text = document.text(Screen::default());
+        output::write_file(&folder.join("report.txt"), text.trim_start().as_bytes())?;
     }
-    output::print(&format!("\n{text}"))
+    print_document(args, &document)
 }

@@ -14,7 +14,7 @@ use scxlab_live::trace::Recording;
 use scxlab_page::{Collected, IntervalSink};
 use scxlab_trace::{PerfettoSink, Sink, Tee, TimelineSink, Tracer};
 
-use crate::args::{Format, On, Span};
+use crate::args::{On, RunFormat, Span};
 use crate::output::{self, Files};
 
 /// The traces of a session on one target.
@@ -137,11 +137,12 @@ fn first(scheduler: usize) -> RunKey {
     RunKey { scheduler, index: 0 }
 }
 
-/// Prints timelines.
-pub fn show(format: Format, timelines: &str) -> anyhow::Result<()> {
+/// Prints timelines: beside data for programs, on standard error.
+pub fn show(format: RunFormat, timelines: &str) -> anyhow::Result<()> {
     match format {
-        Format::Table => output::print(timelines),
-        Format::Json => {
+        RunFormat::Table => output::print(timelines),
+        _ if timelines.is_empty() => Ok(()),
+        _ => {
             output::say(timelines.trim_end_matches('\n'));
             Ok(())
         }

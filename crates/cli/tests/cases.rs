@@ -4,6 +4,7 @@
 //! ```text
 //! What the case shows.
 //! --- file NAME        any number; the command runs in a folder that has them
+//! --- env              NAME=VALUE, separated by spaces
 //! --- args             one line; {root} is the project's folder
 //! --- exit             the exit code
 //! --- stdout, --- stderr   the output; the output of an absent section is not compared
@@ -37,10 +38,12 @@ fn sections(text: &str) -> Vec<Section> {
 fn actual(case: &Path, sections: &[Section]) -> Vec<Section> {
     let folder = tempfile::tempdir().unwrap();
     let root = root().display().to_string();
-    let mut args = Vec::new();
+    let (mut args, mut env) = (Vec::new(), Vec::new());
     for (head, text) in sections {
         if let Some(name) = head.strip_prefix("file ") {
             fs::write(folder.path().join(name), text).unwrap();
+        } else if head == "env" {
+            env = text.split_whitespace().filter_map(|word| word.split_once('=')).collect();
         } else if head == "args" {
             args = text.split_whitespace().map(|a| a.replace("{root}", &root)).collect();
         }
@@ -50,6 +53,10 @@ fn actual(case: &Path, sections: &[Section]) -> Vec<Section> {
         .args(&args)
         .current_dir(folder.path())
         .env_remove("RUST_BACKTRACE")
+        .env_remove("COLUMNS")
+        .env_remove("NO_COLOR")
+        .env_remove("CLICOLOR_FORCE")
+        .envs(env)
         .output()
         .unwrap();
     let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&root, "{root}");

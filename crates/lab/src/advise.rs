@@ -7,7 +7,6 @@
 
 pub mod candidate;
 pub mod decide;
-mod fairness;
 pub mod goal;
 pub mod judge;
 pub mod report;

@@ -89,7 +89,7 @@ fn compare_two(baseline: &[Run], treated: &[Run]) -> Vec<Comparison> {
         summary: Summary::of(&known(values)),
     };
     let mut all = Vec::new();
-    for (name, unit) in metrics(baseline) {
+    for (name, unit) in shown_metrics(baseline) {
         if is_per_cpu(name) || !has(treated, name) {
             continue;
         }
@@ -111,7 +111,8 @@ fn shown(runs: &[Run]) -> impl Iterator<Item = &Run> {
     runs.iter().filter(move |run| run.counts || !any)
 }
 
-fn metrics(runs: &[Run]) -> IndexMap<&str, &str> {
+/// Returns the names and units of the metrics that a comparison shows.
+pub fn shown_metrics(runs: &[Run]) -> IndexMap<&str, &str> {
     let all = shown(runs).flat_map(|run| &run.metrics);
     all.map(|(name, metric)| (name.as_str(), &*metric.unit)).collect()
 }
@@ -130,6 +131,6 @@ pub fn values(runs: &[Run], metric: &str) -> Column {
 
 /// Tells whether the metric belongs to one CPU. Comparisons omit such metrics, because there can be
 /// thousands.
-fn is_per_cpu(name: &str) -> bool {
+pub fn is_per_cpu(name: &str) -> bool {
     [ONE_CPU_BUSY, ONE_CPU_IDLE, ONE_CPU_OVERHEAD].iter().any(|metric| metric.declares(name))
 }

@@ -37,6 +37,7 @@ pub enum Unit {
     MbPerSecond,
     /// A number without unit: a count, or a mean of counts.
     One,
+    Percent,
     /// The workload's unit of work.
     Work,
     /// The workload's unit of work per second.
@@ -72,6 +73,8 @@ pub struct Row {
     pub name: &'static str,
     pub label: &'static str,
     pub show: Show,
+    /// Whether the row is one of the few that a table has by default.
+    pub is_deciding: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,9 +125,9 @@ metrics! {
             WAKEUP_LATENCY = metric("wakeup_latency_<q>", Unit::Ns).less()
                 .parts(&[P50, P90, P99, P99_9, P99_99, MAX])
                 .rows(&[
-                    row("wakeup_latency_p50", "wake-up latency p50"),
+                    deciding(row("wakeup_latency_p50", "wake-up latency p50")),
                     main_row("wakeup_latency_p99", "wake-up latency p99"),
-                    row("wakeup_latency_p99.9", "wake-up latency p99.9"),
+                    deciding(row("wakeup_latency_p99.9", "wake-up latency p99.9")),
                     row("wakeup_latency_p99.99", "wake-up latency p99.99"),
                 ])
                 .agrees(&["wakeup_latency_p50", "wakeup_latency_p99"]);
@@ -146,7 +149,7 @@ metrics! {
          timer was not missed",
         "the same" =>
             TIMER_LATENCY_MEAN = metric("timer_latency_mean", Unit::Ns).less()
-                .rows(&[row("timer_latency_mean", "timer latency mean")]),
+                .rows(&[deciding(row("timer_latency_mean", "timer latency mean"))]),
             TIMER_LATENCY_MAX = metric("timer_latency_max", Unit::Ns).less();
         "time left when a loop reached its timer; negative when it was late; over the loops with a \
          timer",
@@ -162,7 +165,7 @@ metrics! {
         "every switch of a CPU from one task to another, idle included",
         "those from or to a task of the workload" =>
             CONTEXT_SWITCHES = metric("context_switches", Unit::One)
-                .rows(&[row("context_switches", "context switches")])
+                .rows(&[deciding(row("context_switches", "context switches"))])
                 .agrees(&["context_switches"]);
         "how often tasks of the workload left a CPU because they slept or ended; because they were \
          preempted",
@@ -178,7 +181,9 @@ metrics! {
         "how often a task of the workload came to belong to another CPU, whether it ran there or was \
          moved on",
         "the same: `sched_migrate_task`" =>
-            MIGRATIONS = metric("migrations", Unit::One).agrees(&["migrations"]);
+            MIGRATIONS = metric("migrations", Unit::One)
+                .rows(&[deciding(row("migrations", "migrations"))])
+                .agrees(&["migrations"]);
         "migrations by distance: to a thread of the same core, another core of the LLC, another LLC \
          of the node, another node",
         "the same" =>
@@ -198,14 +203,14 @@ metrics! {
         "time of all CPUs in tasks' own work",
         "time of all CPUs in any task, of the workload or not, including its system calls, kernel \
          paths and interrupts" =>
-            CPU_BUSY = metric("cpu_busy", Unit::Ns).rows(&[share("cpu_busy", "CPU busy")]);
+            CPU_BUSY = metric("cpu_busy", Unit::Ns).rows(&[deciding(share("cpu_busy", "CPU busy"))]);
         "time of all CPUs in which they are idle",
         "time of all CPUs in the idle task" =>
             CPU_IDLE = metric("cpu_idle", Unit::Ns).rows(&[share("cpu_idle", "CPU idle")]);
         "time of all CPUs in the kernel",
         "-, it is part of `cpu_busy`" =>
             CPU_OVERHEAD = metric("cpu_overhead", Unit::Ns).less()
-                .rows(&[share("cpu_overhead", "CPU overhead")]);
+                .rows(&[deciding(share("cpu_overhead", "CPU overhead"))]);
         "the same for one CPU",
         "the first two" =>
             ONE_CPU_BUSY = metric("cpu<n>_busy", Unit::Ns),
@@ -218,6 +223,12 @@ metrics! {
         "time that tasks lost to cold caches",
         "-" =>
             CACHE_REFILL = metric("cache_refill", Unit::Ns).less();
+        "part of the workload's CPU time that would have to change hands for each task and cgroup to \
+         have what its weight entitles it to, at most as much as it wanted; only if weights differ, \
+         and without `cpu.max`, `cpu.idle` and real-time policies",
+        "the same" =>
+            WEIGHT_ERROR = metric("weight_error", Unit::Percent).less()
+                .rows(&[deciding(row("weight_error", "CPU time against weights"))]);
         "waits for contended locks of the kernel and of BPF: their number and their length",
         "-" =>
             LOCK_WAITS = metric("lock_waits", Unit::One).less(),
@@ -387,15 +398,19 @@ const fn quantile(name: &'static str, per_10_000: u32) -> Part {
 }
 
 const fn row(name: &'static str, label: &'static str) -> Row {
-    Row { name, label, show: Show::Value }
+    Row { name, label, show: Show::Value, is_deciding: false }
 }
 
 const fn main_row(name: &'static str, label: &'static str) -> Row {
-    Row { name, label, show: Show::Main }
+    Row { name, label, show: Show::Main, is_deciding: true }
 }
 
 const fn share(name: &'static str, label: &'static str) -> Row {
-    Row { name, label, show: Show::CpuShare }
+    Row { name, label, show: Show::CpuShare, is_deciding: false }
+}
+
+const fn deciding(row: Row) -> Row {
+    Row { is_deciding: true, ..row }
 }
 
 impl Metric {
@@ -450,6 +465,7 @@ impl Metric {
             Unit::Ns => "ns".into(),
             Unit::MbPerSecond => "MB/s".into(),
             Unit::One => "1".into(),
+            Unit::Percent => "%".into(),
             Unit::Work => work.to_owned().into(),
             Unit::WorkPerSecond => format!("{work}/s").into(),
             Unit::ByName if name.ends_with("_ns") => "ns".into(),

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Results as text for people: the main metrics in suitable units, with intervals, and a mark on
-//! changes that are noise.
+//! Results for people: the main metrics in suitable units, with intervals, marks on what is best
+//! and on what is noise.
 //!
-//! Owns: the form in which metrics are shown. `metric.rs` declares which metrics the report shows;
-//! the results file holds all metrics.
+//! Owns: what a report shows; `document.rs` has its forms. `metric.rs` declares which metrics have
+//! a row; the results file holds all metrics.
 
+pub mod csv;
+pub mod document;
 pub(crate) mod format;
 mod machines;
 mod outcome;
+pub mod selection;
 #[cfg(test)]
 mod tests;
 
@@ -15,22 +18,25 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::agreement::{Agreement, Agrees};
-use crate::compare::{Column, change_of, column, known, values};
+use crate::compare::{Column, change_of, column, is_per_cpu, known, values};
 use crate::metric::{
-    self, COUNTER, CPU_BUSY, CPU_IDLE, CPU_OVERHEAD, Metric, OP_MEAN, Row, Show, Unit,
+    self, Better, CPU_BUSY, CPU_IDLE, CPU_OVERHEAD, Metric, OP_MEAN, Row, Show, Unit,
 };
 use crate::results::Results;
 use crate::run::{CgroupResult, Run};
 use crate::session::Session;
 use crate::stats::{Change, Summary, Verdict};
-use format::{ABSENT, Align, Scale, grid};
+use document::{Align, Cell, Document, Mark, Table};
+use format::{ABSENT, Scale};
 pub use machines::{OnMachine, across_machines};
+use selection::Selection;
 
 /// One row of the metrics table.
 struct MetricRow {
     label: String,
     value: RowSource,
     kind: ValueUnit,
+    better: Better,
     /// Whether the table that compares several machines has the row too.
     is_main: bool,
 }
@@ -49,35 +55,40 @@ enum ValueUnit {
 }
 
 /// Returns the whole report.
-pub fn report(session: &Session, results: &Results) -> String {
-    let mut text = header(session, results);
+pub fn report(session: &Session, results: &Results, selection: &Selection) -> Document {
+    let mut report = Document::default();
+    report.push_text(header(session, results));
     let groups: Vec<&[Run]> = results.runs.chunks(session.runs.max(1) as usize).collect();
     let shorts: Vec<String> = session.schedulers.iter().map(|s| s.input.arg.short()).collect();
     let shorts: Vec<&str> = shorts.iter().map(String::as_str).collect();
     let targets: Vec<&str> = results.manifest.targets.iter().map(String::as_str).collect();
     if targets.len() < 2 {
-        text.push_str(&tables(&shorts, &groups));
-        return text;
+        report.append(tables(&shorts, &groups, selection));
+        return report;
     }
     // One table per scheduler, with a column for each target.
     for (at, short) in shorts.iter().enumerate() {
         let of_it: Vec<&[Run]> = groups.iter().skip(at).step_by(shorts.len()).copied().collect();
-        let _ = writeln!(text, "{}{short}", if at > 0 { "\n" } else { "" });
-        text.push_str(&tables(&targets, &of_it));
+        report.push_text(format!("{}{short}\n", if at > 0 { "\n" } else { "" }));
+        report.append(tables(&targets, &of_it, selection));
         let scheduler = session.schedulers[at].label();
         let held = results.agreements.iter().filter(|a| a.scheduler == *scheduler);
-        text.push_str(&agreement_table(targets[0], &held.collect::<Vec<_>>()));
+        report.append(agreement_table(targets[0], &held.collect::<Vec<_>>()));
     }
-    text
+    report
 }
 
-/// Formats the quantities that should be alike on all targets, each with its verdict.
-fn agreement_table(first: &str, held: &[&Agreement]) -> String {
+/// Returns the quantities that should be alike on all targets, each with its verdict.
+fn agreement_table(first: &str, held: &[&Agreement]) -> Document {
+    let mut document = Document::default();
     let Some(one) = held.first() else {
-        return String::new();
+        return document;
     };
-    let head = ["", first, "", "", "change", ""].map(str::to_owned).to_vec();
-    let mut lines = vec![head];
+    let head = ["", first, "", "", "change", ""].map(Cell::head).to_vec();
+    let columns = head.len();
+    let mut table = Table::new(head, columns, 0);
+    table.aligns =
+        vec![Align::Left, Align::Right, Align::Left, Align::Right, Align::Right, Align::Left];
     for a in held {
         let largest = a.first.size().max(a.other.size());
         let scale = match a.unit.as_str() {
@@ -86,34 +97,36 @@ fn agreement_table(first: &str, held: &[&Agreement]) -> String {
             _ => Scale::count(largest),
         };
         let verdict = match a.verdict {
-            Agrees::Within => "within",
-            Agrees::Outside => "OUTSIDE",
-            Agrees::Open => "open",
-            Agrees::NoRuns => "no runs",
+            Agrees::Within => Cell::plain("within"),
+            Agrees::Outside => Cell::new("OUTSIDE", Mark::Failure),
+            Agrees::Open => Cell::new("open", Mark::Noise),
+            Agrees::NoRuns => Cell::new("no runs", Mark::Failure),
         };
-        lines.push(vec![
-            scale.label(&a.quantity),
-            scale.summary(&a.first),
-            a.target.clone(),
-            scale.summary(&a.other),
-            change_text(&a.change),
-            verdict.to_owned(),
+        table.rows.push(vec![
+            Cell::plain(scale.label(&a.quantity)),
+            Cell::plain(scale.summary(&a.first)),
+            Cell::plain(a.target.clone()),
+            Cell::plain(scale.summary(&a.other)),
+            Cell::plain(change_text(&a.change)),
+            verdict,
         ]);
     }
-    let aligns = [Align::Left, Align::Right, Align::Left, Align::Right, Align::Right, Align::Left];
-    format!(
-        "\nWithin {} % of {first}? (open: the interval of the change includes the limit)\n{}",
+    document.push_text(format!(
+        "\nWithin {} % of {first}? (open: the interval of the change includes the limit)\n",
         one.tolerance_percent,
-        grid(&lines, &aligns)
-    )
+    ));
+    document.push(table);
+    document
 }
 
-fn tables(names: &[&str], groups: &[&[Run]]) -> String {
-    let mut text = metrics_table(names, groups);
-    text.push_str(&cgroups_table(names, groups));
-    text.push_str(&legend(groups));
-    text.push_str(&outcome::remarks(names, groups));
-    text
+fn tables(names: &[&str], groups: &[&[Run]], selection: &Selection) -> Document {
+    let mut document = Document::default();
+    let rows = rows(groups, selection);
+    document.push(metrics_table(names, groups, &rows));
+    document.append(cgroups_tables(names, groups));
+    document.push_text(legend(groups, &rows));
+    document.push_text(outcome::remarks(names, groups));
+    document
 }
 
 fn header(session: &Session, results: &Results) -> String {
@@ -140,45 +153,38 @@ fn length(results: &Results) -> String {
     if min == max { text(max) } else { format!("{} to {}", text(min), text(max)) }
 }
 
-fn rows(groups: &[&[Run]]) -> Vec<MetricRow> {
+fn rows(groups: &[&[Run]], selection: &Selection) -> Vec<MetricRow> {
     let first = groups.first().and_then(|g| g.first());
     let mut rows: Vec<MetricRow> = metric::all()
         .flat_map(|metric| metric.rows.iter().map(move |row| (metric, row)))
+        .filter(|(_, row)| selection.takes_row(row.name, row.is_deciding))
         .map(|(metric, row)| MetricRow::declared(metric, row, first))
         .collect();
-    rows.extend(op_rows(groups));
-    rows.extend(counter_rows(groups));
+    rows.extend(other_rows(groups, selection));
     rows.retain(|row| groups.iter().any(|g| g.iter().any(|run| row.is_in(run))));
     rows
 }
 
-/// Returns a row for each main operation, such as `enqueue`, that at least one of the schedulers
-/// has. The row shows the mean time of a call.
-fn op_rows(groups: &[&[Run]]) -> Vec<MetricRow> {
+/// Returns rows for the chosen metrics that declare no row, such as a scheduler's own counters.
+fn other_rows(groups: &[&[Run]], selection: &Selection) -> Vec<MetricRow> {
+    let declared = |name: &str| metric::all().any(|m| m.rows.iter().any(|row| row.name == name));
     let mut seen = BTreeSet::new();
-    let names = groups.iter().flat_map(|g| g.iter()).flat_map(|r| r.metrics.keys());
-    let ops = names.filter_map(|name| OP_MEAN.part_of(name));
-    ops.filter(|op| seen.insert(op.to_owned()))
-        .filter(|op| ["select_cpu", "enqueue", "dispatch", "running", "stopping"].contains(op))
-        .map(|op| MetricRow {
-            label: format!("ops.{op}() mean"),
-            value: RowSource::Metric(OP_MEAN.named(op)),
-            kind: ValueUnit::Time,
-            is_main: false,
-        })
-        .collect()
-}
-
-/// Returns rows for the schedulers' own counters.
-fn counter_rows(groups: &[&[Run]]) -> Vec<MetricRow> {
-    let mut seen = BTreeSet::new();
-    let names = groups.iter().flat_map(|g| g.iter()).flat_map(|r| r.metrics.iter());
-    names
-        .filter(|(name, _)| COUNTER.declares(name) && seen.insert(name.as_str()))
-        .map(|(name, metric)| MetricRow {
-            label: name.clone(),
+    let metrics = groups.iter().flat_map(|g| g.iter()).flat_map(|run| &run.metrics);
+    metrics
+        .filter(|(name, _)| !declared(name) && selection.takes(name, is_per_cpu(name)))
+        .filter(|(name, _)| seen.insert(name.as_str()))
+        .map(|(name, value)| MetricRow {
+            label: match OP_MEAN.part_of(name) {
+                Some(op) => format!("ops.{op}() mean"),
+                None => name.clone(),
+            },
             value: RowSource::Metric(name.clone()),
-            kind: if metric.unit == "ns" { ValueUnit::Time } else { ValueUnit::Count },
+            kind: match &*value.unit {
+                "ns" => ValueUnit::Time,
+                "%" => ValueUnit::Percent,
+                _ => ValueUnit::Count,
+            },
+            better: metric::find(name).map_or(Better::Open, |metric| metric.better),
             is_main: false,
         })
         .collect()
@@ -191,6 +197,7 @@ impl MetricRow {
         let kind = match (row.show, metric.unit) {
             (Show::CpuShare, _) => ValueUnit::Percent,
             (_, Unit::Ns) => ValueUnit::Time,
+            (_, Unit::Percent) => ValueUnit::Percent,
             _ => ValueUnit::Count,
         };
         let value = match row.show {
@@ -202,7 +209,8 @@ impl MetricRow {
             let unit = run.and_then(|run| run.metrics.get(row.name)).map(|m| &*m.unit);
             let _ = write!(label, ", {}", unit.unwrap_or("1/s"));
         }
-        MetricRow { label, value, kind, is_main: row.show == Show::Main }
+        let is_main = row.show == Show::Main;
+        MetricRow { label, value, kind, better: metric.better, is_main }
     }
 
     fn column(&self, runs: &[Run]) -> Column {
@@ -228,19 +236,70 @@ impl MetricRow {
 
     /// Returns the value of each group of runs and, from the second group on, the change against
     /// the first group.
-    fn cells(&self, groups: &[&[Run]], scale: &Scale) -> Vec<String> {
+    fn cells(&self, groups: &[&[Run]], scale: &Scale) -> Vec<Cell> {
         let columns: Vec<Column> = groups.iter().map(|g| self.column(g)).collect();
+        let best = self.best(groups, &columns);
         let mut cells = Vec::new();
         for (at, column) in columns.iter().enumerate() {
-            cells.push(scale.summary(&Summary::of(&known(column))));
+            let mark = if best.contains(&at) { Mark::Best } else { Mark::Plain };
+            cells.push(Cell::new(scale.summary(&Summary::of(&known(column))), mark));
             if at > 0 {
                 let change = change_of(groups[0], groups[at], &columns[0], column);
                 let lacks = |at: usize| known(&columns[at]).is_empty() && counts(groups[at]);
-                let text = || change_text(&change);
-                cells.push(if lacks(0) || lacks(at) { String::new() } else { text() });
+                let cell = || Cell::new(change_text(&change), self.mark_of(&change));
+                cells.push(if lacks(0) || lacks(at) { Cell::default() } else { cell() });
             }
         }
         cells
+    }
+
+    /// Returns the indices of the groups with the best value: that of the best mean, and those that
+    /// cannot be told from it. Empty if that is all groups, if the metric has no better direction,
+    /// or if the groups are runs on different targets. A group in which a run failed is never best,
+    /// because its mean leaves out the runs that failed.
+    fn best(&self, groups: &[&[Run]], columns: &[Column]) -> Vec<usize> {
+        let sign = match self.better {
+            Better::Open => return Vec::new(),
+            Better::Less => -1.0,
+            Better::More => 1.0,
+        };
+        if !is_one_target(groups) {
+            return Vec::new();
+        }
+        let mean = |at: usize| Summary::of(&known(&columns[at])).mean.map(|mean| mean * sign);
+        let sound = |at: &usize| groups[*at].iter().all(Run::succeeded) && mean(*at).is_some();
+        let sound: Vec<usize> = (0..groups.len()).filter(sound).collect();
+        let Some(first) =
+            sound.iter().copied().max_by(|a, b| mean(*a).partial_cmp(&mean(*b)).unwrap())
+        else {
+            return Vec::new();
+        };
+        let change =
+            |at: usize| change_of(groups[first], groups[at], &columns[first], &columns[at]);
+        let is_tied = |at: &usize| *at == first || change(*at).verdict != Verdict::Different;
+        let best: Vec<usize> = sound.iter().copied().filter(is_tied).collect();
+        if best.len() < sound.len() { best } else { Vec::new() }
+    }
+
+    fn mark_of(&self, change: &Change) -> Mark {
+        match (change.verdict, change.relative.unwrap_or_default() > 0.0, self.better) {
+            (Verdict::Noise | Verdict::Equal, ..) => Mark::Noise,
+            (Verdict::NoRuns, ..) => Mark::Failure,
+            (Verdict::Different, true, Better::More) => Mark::Better,
+            (Verdict::Different, false, Better::Less) => Mark::Better,
+            (Verdict::Different, _, Better::More | Better::Less) => Mark::Worse,
+            _ => Mark::Plain,
+        }
+    }
+
+    /// Returns the row's label with the unit and the better direction.
+    fn label(&self, scale: &Scale) -> String {
+        let arrow = match self.better {
+            Better::More => MORE,
+            Better::Less => LESS,
+            Better::Open => "",
+        };
+        format!("{}{arrow}", scale.label(&self.label))
     }
 
     /// Tells whether the run has the row's metric with a value other than 0. The table has the row
@@ -264,25 +323,28 @@ fn cpu_share(run: &Run, name: &str) -> Option<f64> {
     Some(get(name)? * 100.0 / total).filter(|_| total > 0.0)
 }
 
-fn metrics_table(names: &[&str], groups: &[&[Run]]) -> String {
-    let mut head = vec![String::new()];
+/// Signs behind the label of a metric that is better if it is more, or less.
+const MORE: &str = " ↑";
+const LESS: &str = " ↓";
+
+fn metrics_table(names: &[&str], groups: &[&[Run]], rows: &[MetricRow]) -> Table {
+    let mut head = vec![Cell::default()];
     for (at, name) in names.iter().enumerate() {
-        head.push(outcome::name(name, groups[at]));
+        head.push(Cell::head(outcome::name(name, groups[at])));
         if at > 0 {
-            head.push("change".to_owned());
+            head.push(Cell::head("change"));
         }
     }
-    let mut lines = vec![head];
-    lines.extend(outcome::lines(groups));
-    lines.extend(rows(groups).iter().map(|row| line(row, groups)));
-    let aligns: Vec<Align> =
-        std::iter::once(Align::Left).chain((0..lines[0].len() - 1).map(|_| Align::Right)).collect();
-    grid(&lines, &aligns)
+    // The first group is the baseline, beside which each other group is shown.
+    let mut table = Table::new(head, 2, 2);
+    table.rows.extend(outcome::lines(groups));
+    table.rows.extend(rows.iter().map(|row| line(row, groups)));
+    table
 }
 
-fn line(row: &MetricRow, groups: &[&[Run]]) -> Vec<String> {
+fn line(row: &MetricRow, groups: &[&[Run]]) -> Vec<Cell> {
     let scale = row.scale(row.largest(groups));
-    let mut cells = vec![scale.label(&row.label)];
+    let mut cells = vec![Cell::plain(row.label(&scale))];
     cells.extend(row.cells(groups, &scale));
     cells
 }
@@ -314,33 +376,47 @@ pub(crate) fn change_text(change: &Change) -> String {
     text
 }
 
-/// Returns a table of the cgroups' shares against their weights; empty if only the root exists.
-fn cgroups_table(names: &[&str], groups: &[&[Run]]) -> String {
+/// Returns the tables of cgroups: their shares against their weights, and how much of the time
+/// their tasks ran at once; empty if only the root exists.
+fn cgroups_tables(names: &[&str], groups: &[&[Run]]) -> Document {
+    let mut document = Document::default();
     // Take the cgroups from the first run that counts. An ejected run may have ended before some
     // cgroups had their tasks.
     let mut all = groups.iter().flat_map(|g| g.iter());
     let Some(first) = all.clone().find(|run| run.counts).or(all.next()) else {
-        return String::new();
+        return document;
     };
     let shown: Vec<_> = first.cgroups.iter().filter(|c| c.path != "/").take(MAX_CGROUPS).collect();
     if shown.is_empty() {
-        return String::new();
+        return document;
     }
-    let mut head = vec!["cgroup".to_owned(), "weight".to_owned(), "entitled".to_owned()];
-    head.extend(names.iter().map(|n| (*n).to_owned()));
-    let mut lines = vec![head];
+    let named = || names.iter().map(|name| Cell::head(*name));
+    let head = ["cgroup", "weight", "entitled"].map(Cell::head).into_iter().chain(named());
+    let mut table = Table::new(head.collect(), 3, 1);
     for cgroup in &shown {
         let promised = format!("{:.1} %", cgroup.weight_permille / 10.0);
         let mut line = vec![cgroup.path.clone(), cgroup.weight.to_string(), promised];
-        for group in groups {
-            line.push(percent(group, &cgroup.path, |c| c.share_permille));
-        }
-        lines.push(line);
+        line.extend(groups.iter().map(|g| percent(g, &cgroup.path, |c| c.share_permille)));
+        table.rows.push(line.into_iter().map(Cell::plain).collect());
     }
-    let coscheduled = coscheduled_table(&shown, names, groups);
-    let mut aligns = vec![Align::Left];
-    aligns.extend(lines[0].iter().skip(1).map(|_| Align::Right));
-    format!("\nCPU time among the cgroups of one parent\n{}{coscheduled}", grid(&lines, &aligns))
+    document.push_text("\nCPU time among the cgroups of one parent\n");
+    document.push(table);
+
+    let head = std::iter::once(Cell::head("cgroup")).chain(named());
+    let mut table = Table::new(head.collect(), 1, 1);
+    for cgroup in &shown {
+        let at_once = |g: &&[Run]| percent(g, &cgroup.path, |c| c.coscheduled_permille);
+        let cells: Vec<String> = groups.iter().map(at_once).collect();
+        if cells.iter().any(|cell| cell != ABSENT) {
+            let line = std::iter::once(cgroup.path.clone()).chain(cells);
+            table.rows.push(line.map(Cell::plain).collect());
+        }
+    }
+    if !table.rows.is_empty() {
+        document.push_text("\nTime in which all runnable tasks of the cgroup run at once\n");
+        document.push(table);
+    }
+    document
 }
 
 /// Formats the mean of one value of the cgroup at `path` over the runs that count, in percent; `-`
@@ -354,30 +430,6 @@ fn percent(runs: &[Run], path: &str, permille: fn(&CgroupResult) -> Option<f64>)
     }
 }
 
-/// Returns a table of the time in which each cgroup's tasks ran at once; empty if no cgroup has
-/// several tasks.
-fn coscheduled_table(shown: &[&CgroupResult], names: &[&str], groups: &[&[Run]]) -> String {
-    let mut head = vec!["cgroup".to_owned()];
-    head.extend(names.iter().map(|n| (*n).to_owned()));
-    let mut lines = vec![head];
-    for cgroup in shown {
-        let mut line = vec![cgroup.path.clone()];
-        line.extend(groups.iter().map(|g| percent(g, &cgroup.path, |c| c.coscheduled_permille)));
-        if line[1..].iter().any(|cell| cell != ABSENT) {
-            lines.push(line);
-        }
-    }
-    if lines.len() < 2 {
-        return String::new();
-    }
-    let mut aligns = vec![Align::Left];
-    aligns.extend(names.iter().map(|_| Align::Right));
-    format!(
-        "\nTime in which all runnable tasks of the cgroup run at once\n{}",
-        grid(&lines, &aligns)
-    )
-}
-
 /// Maximum number of cgroups shown; the results file has all of them.
 const MAX_CGROUPS: usize = 32;
 
@@ -387,25 +439,39 @@ fn is_one_target(groups: &[&[Run]]) -> bool {
     targets.all(|t| Some(t) == first)
 }
 
-fn legend(groups: &[&[Run]]) -> String {
+/// Explains the signs of the tables.
+fn legend(groups: &[&[Run]], rows: &[MetricRow]) -> String {
     let runs = groups.first().map_or(0, |g| g.len());
-    let mut text = String::new();
+    let mut lines = Vec::new();
     if runs > 1 {
-        text.push_str("\n± 95 % interval of the mean");
-        if groups.len() > 1 {
-            let paired = is_one_target(groups);
-            text.push_str(if paired { "; changes are paired by seed" } else { "" });
-            let all_count = groups.iter().all(|g| g.iter().all(|run| run.counts));
-            text.push_str(if paired && !all_count {
-                ", using pairs in which both runs count"
-            } else {
-                ""
-            });
-            text.push_str("; ~ cannot be told from noise; = equal in every run");
-        }
-        text.push('\n');
-    } else if groups.len() > 1 {
-        text.push_str("\nOne run each: nothing here can be told from noise. Use -n 5 or more.\n");
+        lines.push("± 95 % interval of the mean".to_owned());
     }
-    text
+    if runs > 1 && groups.len() > 1 {
+        let paired = is_one_target(groups);
+        let all_count = groups.iter().all(|g| g.iter().all(|run| run.counts));
+        lines.push(match (paired, all_count) {
+            (false, _) => "changes are between independent samples".to_owned(),
+            (true, true) => "changes are paired by seed".to_owned(),
+            (true, false) => {
+                "changes are paired by seed, using pairs in which both runs count".to_owned()
+            }
+        });
+        lines.push("~ cannot be told from noise; = equal in every run".to_owned());
+        let is_best = |row: &MetricRow| {
+            let columns: Vec<Column> = groups.iter().map(|g| row.column(g)).collect();
+            !row.best(groups, &columns).is_empty()
+        };
+        if rows.iter().any(is_best) {
+            lines.push(format!("{} best, or not to be told from the best", document::BEST));
+        }
+    } else if groups.len() > 1 {
+        lines.push(
+            "One run each: nothing here can be told from noise. Use -n 5 or more.".to_owned(),
+        );
+    }
+    if rows.iter().any(|row| row.better != Better::Open) {
+        lines.push(format!("{} more is better; {} less is better", MORE.trim(), LESS.trim()));
+    }
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    if text.is_empty() { text } else { format!("\n{text}") }
 }

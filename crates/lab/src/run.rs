@@ -8,7 +8,11 @@
 use std::borrow::Cow;
 
 use indexmap::IndexMap;
+use scxlab_workload::Program;
 use serde::{Deserialize, Serialize};
+
+use crate::fairness::weight_error;
+use crate::metric::WEIGHT_ERROR;
 
 /// The result of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -53,11 +57,18 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the run with `counts` and `never_ran` filled in from its other fields.
-    pub fn with_verdict(self) -> Run {
+    /// Returns the run with `counts`, `never_ran` and the metric `weight_error` filled in from its
+    /// other fields.
+    pub fn with_verdict(self, program: &Program) -> Run {
         let counts = !self.was_ejected() && self.stop.is_regular();
         let never_ran = never_ran(&self);
-        Run { counts, never_ran, ..self }
+        let error = weight_error(&self, program);
+        let mut run = Run { counts, never_ran, ..self };
+        if let Some(value) = error {
+            let unit = WEIGHT_ERROR.unit_of(WEIGHT_ERROR.name, "");
+            run.metrics.insert(WEIGHT_ERROR.name.to_owned(), MetricValue { value, unit });
+        }
+        run
     }
 
     /// Returns the result of a run that had not begun when the session was interrupted.

@@ -65,6 +65,19 @@ pub enum Verdict {
     NoRuns,
 }
 
+impl Verdict {
+    /// Returns the name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Equal => "equal",
+            Verdict::Different => "different",
+            Verdict::Noise => "noise",
+            Verdict::Unknown => "unknown",
+            Verdict::NoRuns => "no_runs",
+        }
+    }
+}
+
 impl Change {
     /// Change between samples without values.
     const NONE: Change = Change { relative: None, low: None, high: None, verdict: Verdict::NoRuns };

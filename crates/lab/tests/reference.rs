@@ -88,6 +88,7 @@ fn unit(metric: &Metric) -> &'static str {
         Unit::Ns => "`ns`",
         Unit::MbPerSecond => "`MB/s`",
         Unit::One => "`1`",
+        Unit::Percent => "`%`",
         Unit::Work => "the workload's",
         Unit::WorkPerSecond => "the workload's, `/s`",
         Unit::ByName => "`ns` if the name ends in `_ns`, or `1`",
@@ -115,7 +116,7 @@ fn the_schema_is_fresh() {
     metrics["properties"] = Value::Object(single);
     metrics["patternProperties"] = Value::Object(families);
     metrics["additionalProperties"] = json!(false);
-    for (name, unit) in [(NS, "ns"), (ONE, "1"), (MB_S, "MB/s")] {
+    for (name, unit) in [(NS, "ns"), (ONE, "1"), (PERCENT, "%"), (MB_S, "MB/s")] {
         let unit = json!({ "unit": { "enum": [unit] } });
         schema["$defs"][name] = json!({ "$ref": "#/$defs/metric", "properties": unit });
     }
@@ -126,6 +127,7 @@ fn the_schema_is_fresh() {
 /// Names of the schema's definitions of metrics with a fixed unit.
 const NS: &str = "metric_ns";
 const ONE: &str = "metric_1";
+const PERCENT: &str = "metric_percent";
 const MB_S: &str = "metric_mb_s";
 
 /// Returns what the JSON schema of the results says of a run's metrics: `properties`, by name, and
@@ -136,6 +138,7 @@ fn metrics_by_name() -> (Map<String, Value>, Map<String, Value>) {
         let definition = match metric.unit {
             Unit::Ns => NS,
             Unit::One => ONE,
+            Unit::Percent => PERCENT,
             Unit::MbPerSecond => MB_S,
             Unit::Work | Unit::WorkPerSecond | Unit::ByName => "metric",
         };

@@ -206,7 +206,7 @@ pub fn run(
         notes: measured.notes(&program, &exit, &notes),
         exit,
     };
-    Ok((run.with_verdict(), recording))
+    Ok((run.with_verdict(&program), recording))
 }
 
 /// Makes the kernel count calls and run time of BPF programs until dropped.

@@ -192,7 +192,7 @@ fn metrics(groups: &[Group<'_>]) -> Vec<Metric> {
                 Better::More => "more",
                 Better::Open => "open",
             },
-            main: row.is_some(),
+            main: row.is_some_and(|row| row.is_deciding),
             cells: groups.iter().enumerate().map(cell).collect(),
         }
     };

@@ -116,12 +116,12 @@ fn write(path: &Path, intervals: u64, irregular: bool) -> u64 {
     let packed: Vec<_> = (0..2).map(timeline).collect();
     let mut session = session(&document, &packed);
     session.schedulers[1].failures.push(Failure {
-        seed: 2,
+        seed: 1,
         kind: "ejected (stall)".into(),
-        at: Some(5000),
+        at: Some(30_000),
         message: "task-1 did not run for 30 s".into(),
         story: vec!["task-1 waits in DSQ 0x7".into()],
-        again: Some("scxlab run -s o1 -w chat -m 2n2c2t --seed 2".into()),
+        again: Some("scxlab run -s o1 -w chat -m 2n2c2t --seed 1".into()),
     });
     let rank = |scheduler: &str, change: f64| Rank {
         scheduler: scheduler.into(),

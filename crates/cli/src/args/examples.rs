@@ -44,6 +44,11 @@ Examples:
   What the same schedulers would do on another machine:
     scxlab reproduce gang-2011 --table ple_improvement -m epyc-2s";
 
+pub const SHRINK: &str = "\
+Examples:
+  A stall of a scheduler of your own, as small as it gets:
+    scxlab shrink -s ./mine.bpf.o -w hackbench,groups=4 -m epyc-2s --seed 7 -o stall.toml";
+
 pub const REPORT: &str = "\
 Examples:
   A comparison and its page:

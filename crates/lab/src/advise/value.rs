@@ -5,10 +5,9 @@
 
 use scxlab_kernel::metrics::{Watched, WatchedTasks, quantile};
 use scxlab_workload::Program;
-use scxlab_workload::program::PolicyDef;
 
-use super::fairness::unfairness;
 use super::goal::{Measure, Term};
+use crate::fairness::{unfairness, unweighted};
 use crate::metric::{
     CONTEXT_SWITCHES, LOCK_WAIT, LOCK_WAITS, Metric, Part, RUN_QUEUE_WAIT, THROUGHPUT, WAKEUPS,
     WORK_UNITS,
@@ -134,14 +133,4 @@ pub fn refused_by(program: &Program, measure: &Measure) -> Option<String> {
         Measure::Unfairness => unweighted(program),
         _ => None,
     }
-}
-
-/// Tells which part of a program has a claim to CPU time that no weight expresses.
-fn unweighted(program: &Program) -> Option<String> {
-    if let Some(group) = program.cgroups.iter().find(|g| g.quota.is_some() || g.idle) {
-        return Some(format!("cgroup {} has cpu.max or cpu.idle beside its weight", group.path));
-    }
-    let weighted = |policy| matches!(policy, PolicyDef::Normal | PolicyDef::Batch | PolicyDef::Ext);
-    let thread = program.threads.iter().find(|thread| !weighted(thread.policy))?;
-    Some(format!("the policy of thread {} has no weight", thread.name))
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Numbers with few digits and a suitable unit, and aligned columns.
 
+use super::document::{Block, Cell, Document, Screen, Table};
 use crate::stats::Summary;
+
+pub use super::document::Align;
 
 /// Cell text for a missing value.
 pub const ABSENT: &str = "-";
@@ -83,31 +86,11 @@ fn digits(largest: f64) -> usize {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Align {
-    Left,
-    Right,
-}
-
 /// Formats columns as wide as their widest cell, two spaces apart. No line ends in a space.
 pub fn grid(lines: &[Vec<String>], aligns: &[Align]) -> String {
-    let width = |column: usize| {
-        let cells = lines.iter().filter_map(|l| l.get(column));
-        cells.map(|c| c.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..aligns.len()).map(width).collect();
-    let mut text = String::new();
-    for line in lines {
-        let cells = line.iter().zip(aligns).zip(&widths).map(|((cell, align), width)| {
-            let fill = " ".repeat(width.saturating_sub(cell.chars().count()));
-            match align {
-                Align::Left => format!("{cell}{fill}"),
-                Align::Right => format!("{fill}{cell}"),
-            }
-        });
-        let joined: Vec<String> = cells.collect();
-        text.push_str(joined.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
+    let cells = |line: &Vec<String>| line.iter().map(Cell::plain).collect::<Vec<_>>();
+    let mut table = Table::new(vec![Cell::default(); aligns.len()], aligns.len(), 0);
+    table.aligns = aligns.to_vec();
+    table.rows = lines.iter().map(cells).collect();
+    Document(vec![Block::Table(table)]).text(Screen::default())
 }

@@ -4,9 +4,8 @@
 //! Owns: the form of the tables over several machines; `metric.rs` declares which metrics have such
 //! a table. Each machine also has its own full report.
 
-use std::fmt::Write;
-
-use super::format::{Align, grid};
+use super::document::{Cell, Document, Table};
+use super::selection::Selection;
 use super::{legend, outcome, rows};
 use crate::results::Results;
 use crate::run::Run;
@@ -22,44 +21,46 @@ pub struct OnMachine<'a> {
 
 /// Returns, for each target, one table for each of the main metrics. A table has a line for each
 /// machine and a column for each scheduler.
-pub fn across_machines(all: &[OnMachine]) -> String {
-    let Some(first) = all.first() else { return String::new() };
-    let mut text =
-        format!("{} machines, {}\n", all.len(), first.results.manifest.workload.workload);
+pub fn across_machines(all: &[OnMachine]) -> Document {
+    let mut document = Document::default();
+    let Some(first) = all.first() else { return document };
+    let workload = &first.results.manifest.workload.workload;
+    document.push_text(format!("{} machines, {workload}\n", all.len()));
     let targets = &first.results.manifest.targets;
     for (at, target) in targets.iter().enumerate() {
         if targets.len() > 1 {
-            let _ = writeln!(text, "\ntarget {target}");
+            document.push_text(format!("\ntarget {target}\n"));
         }
-        text.push_str(&tables(all, at));
+        document.append(tables(all, at));
     }
-    text
+    document
 }
 
 /// Returns the tables for the target with this index.
-fn tables(all: &[OnMachine], target: usize) -> String {
+fn tables(all: &[OnMachine], target: usize) -> Document {
     let groups: Vec<Vec<&[Run]>> = all.iter().map(|m| groups(m, target)).collect();
     let every: Vec<&[Run]> = groups.iter().flatten().copied().collect();
-    let mut text = String::new();
-    for row in rows(&every).iter().filter(|row| row.is_main) {
+    let mut document = Document::default();
+    let mut rows = rows(&every, &Selection::default());
+    rows.retain(|row| row.is_main);
+    for row in &rows {
         let largest = groups.iter().map(|g| row.largest(g)).fold(0.0, f64::max);
         let scale = row.scale(largest);
-        let mut lines = vec![head(&all[0], &scale.label(&row.label))];
+        let mut table = Table::new(head(&all[0], &row.label(&scale)), 2, 2);
         for (machine, groups) in all.iter().zip(&groups) {
-            let mut line = vec![format!("{}{}", machine.name, outcome::mark(groups))];
+            let name = format!("{}{}", machine.name, outcome::mark(groups));
+            let mut line = vec![Cell::plain(name)];
             line.extend(row.cells(groups, &scale));
-            lines.push(line);
+            table.rows.push(line);
         }
-        let columns = lines[0].len() - 1;
-        let aligns: Vec<Align> =
-            std::iter::once(Align::Left).chain((0..columns).map(|_| Align::Right)).collect();
-        let _ = write!(text, "\n{}", grid(&lines, &aligns));
+        document.push_text("\n");
+        document.push(table);
     }
     if groups.iter().any(|g| !outcome::mark(g).is_empty()) {
-        text.push_str("\n! not all runs count there: see the machine's own table\n");
+        document.push_text("\n! not all runs count there: see the machine's own table\n");
     }
-    text.push_str(&legend(&groups[0]));
-    text
+    document.push_text(legend(&groups[0], &rows));
+    document
 }
 
 /// Returns each scheduler's runs on a target.
@@ -69,12 +70,12 @@ fn groups<'a>(machine: &OnMachine<'a>, target: usize) -> Vec<&'a [Run]> {
     all.skip(target * schedulers).take(schedulers).collect()
 }
 
-fn head(machine: &OnMachine, label: &str) -> Vec<String> {
-    let mut head = vec![label.to_owned()];
+fn head(machine: &OnMachine, label: &str) -> Vec<Cell> {
+    let mut head = vec![Cell::head(label)];
     for (at, scheduler) in machine.session.schedulers.iter().enumerate() {
-        head.push(scheduler.input.arg.short());
+        head.push(Cell::head(scheduler.input.arg.short()));
         if at > 0 {
-            head.push("change".to_owned());
+            head.push(Cell::head("change"));
         }
     }
     head

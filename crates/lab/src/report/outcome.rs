@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use super::document::{Cell, Mark};
 use super::format::{ABSENT, Scale};
 use crate::run::{NeverRan, Run};
 
@@ -27,27 +28,34 @@ pub fn mark(groups: &[&[Run]]) -> &'static str {
 
 /// Returns the rows above the metrics. The exit kind is always shown. The time of the ejection, the
 /// number of runs that count and the number of starved tasks are shown only if they apply.
-pub fn lines(groups: &[&[Run]]) -> Vec<Vec<String>> {
+pub fn lines(groups: &[&[Run]]) -> Vec<Vec<Cell>> {
     let any = |is: fn(&Run) -> bool| groups.iter().any(|group| group.iter().any(is));
-    let mut all = vec![line("exit", groups, exit)];
+    let mut all = vec![line("exit", groups, exit, Run::was_ejected)];
     if any(|run| run.exit.at_ns.is_some()) {
-        all.push(line("ejected after", groups, ejected_after));
+        all.push(line("ejected after", groups, ejected_after, Run::was_ejected));
     }
     if any(|run| !run.counts) {
-        all.push(line("runs that count", groups, counting));
+        all.push(line("runs that count", groups, counting, |run| !run.counts));
     }
     if any(|run| !run.never_ran.is_empty()) {
-        all.push(line("tasks that never ran", groups, starved));
+        all.push(line("tasks that never ran", groups, starved, |run| !run.never_ran.is_empty()));
     }
     all
 }
 
-fn line(label: &str, groups: &[&[Run]], cell: fn(&[Run]) -> String) -> Vec<String> {
-    let mut line = vec![label.to_owned()];
+/// Returns a row with a cell for each group. The cells of groups with a failed run are marked.
+fn line(
+    label: &str,
+    groups: &[&[Run]],
+    cell: fn(&[Run]) -> String,
+    failed: fn(&Run) -> bool,
+) -> Vec<Cell> {
+    let mut line = vec![Cell::plain(label)];
     for (at, group) in groups.iter().enumerate() {
-        line.push(cell(group));
+        let mark = if group.iter().any(failed) { Mark::Failure } else { Mark::Plain };
+        line.push(Cell::new(cell(group), mark));
         if at > 0 {
-            line.push(String::new());
+            line.push(Cell::default());
         }
     }
     line

@@ -59,7 +59,7 @@ pub fn result(seen: FinishedRun<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64)
         guests: measure_guests::results(k),
         notes: notes(spec, k, executor, loaded.and_then(|loaded| k.vm.instance(loaded.instance))),
     };
-    run.with_verdict()
+    run.with_verdict(spec.workload)
 }
 
 /// Lists the omitted parts of the scheduler. The list includes tracing programs that the simulated

@@ -29,12 +29,12 @@ function head(page: Page): HTMLElement {
 }
 
 function whole(session: Session): (HTMLElement | null)[] {
-  const timelines = session.timelines.length ? section("Who ran where", new Timeline(session.timelines).whole) : null;
+  const timeline = session.timelines.length ? new Timeline(session.timelines) : null;
   return [
     comparison(session),
-    failures(session),
+    failures(session, timeline),
     latency(session.waits),
-    timelines,
+    timeline && section("Who ran where", timeline.whole),
     movement(session.timelines),
     shares(session),
     setup(session),

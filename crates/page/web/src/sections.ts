@@ -6,6 +6,7 @@ import type { Advice, Cell, Distribution, Failure, Metric, PublishedTable, Sessi
 import { choice, element, table, type Column } from "./dom";
 import { percent, quantity, significant, time } from "./format";
 import { add, colour, figure, intervals, remove, solid } from "./plot";
+import type { Timeline } from "./timeline";
 
 export function section(title: string, ...content: (Node | null)[]): HTMLElement {
   return element("section", {}, element("h2", {}, title), ...content);
@@ -213,13 +214,16 @@ export function shares(session: Session): HTMLElement | null {
 }
 
 /** What happened to the runs that do not count. */
-export function failures(session: Session): HTMLElement | null {
+export function failures(session: Session, timeline: Timeline | null): HTMLElement | null {
   const all = session.schedulers.flatMap((scheduler) => scheduler.failures.map((failure) => ({ name: scheduler.name, failure })));
   if (!all.length) return null;
-  return section("Runs that do not count", ...all.map(({ name, failure }) => story(name, failure)));
+  return section("Runs that do not count", ...all.map(({ name, failure }) => story(name, failure, timeline)));
 }
 
-function story(name: string, failure: Failure): HTMLElement {
+function story(name: string, failure: Failure, timeline: Timeline | null): HTMLElement {
+  const { at } = failure;
+  const moments = at !== null && timeline?.has(name, failure.seed) ? element("button", { type: "button" }, "Show the last moments") : null;
+  moments?.addEventListener("click", () => void timeline!.lastMoments(name, failure.seed, at!));
   const when = failure.at === null ? "" : ` at ${time(failure.at)}`;
   return element(
     "article",
@@ -227,6 +231,7 @@ function story(name: string, failure: Failure): HTMLElement {
     element("h3", {}, `${name}, seed ${failure.seed}: ${failure.kind}${when}`),
     element("p", {}, failure.message),
     failure.story.length ? element("pre", { tabindex: "0" }, failure.story.join("\n")) : null,
+    moments,
     failure.again ? element("p", {}, "Again: ", element("code", {}, failure.again)) : null,
   );
 }

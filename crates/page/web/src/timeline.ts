@@ -11,8 +11,12 @@ import { add, colour, css, remove, solid } from "./plot";
 
 const WAITS_SHOWN = 15;
 
+/** Time before an exit that is shown as its last moments, in ns. */
+const LAST_MOMENTS = 20e6;
+
 export class Timeline {
   readonly whole: HTMLElement;
+  private readonly runs: HTMLElement;
   private readonly box = element("div", { class: "chart", tabindex: "0" });
   private readonly tip = element("div", { class: "tip", hidden: "" });
   private readonly below = element("div");
@@ -26,14 +30,30 @@ export class Timeline {
   private chosen: boolean[] | null = null;
   private turn = 0;
 
-  constructor(heads: TimelineHead[]) {
+  constructor(private readonly heads: TimelineHead[]) {
     const names = heads.map((head) => `${head.scheduler}, seed ${head.seed}`);
     this.box.setAttribute("role", "application");
     const reset = element("button", { type: "button" }, "Whole run");
     reset.addEventListener("click", () => this.show(this.head.start, this.head.end));
-    const bar = element("div", { class: "bar" }, choice("Run", names, (at) => void this.load(heads[at])), this.filters, reset);
+    this.runs = choice("Run", names, (at) => void this.load(heads[at]));
+    const bar = element("div", { class: "bar" }, this.runs, this.filters, reset);
     this.whole = element("div", { class: "timeline" }, bar, this.box, this.note, this.tip, this.below);
     void this.load(heads[0]);
+  }
+
+  /** Tells whether a run has a timeline. */
+  has(scheduler: string, seed: number): boolean {
+    return this.heads.some((head) => head.scheduler === scheduler && head.seed === seed);
+  }
+
+  /** Shows what happened before a time of a run. */
+  async lastMoments(scheduler: string, seed: number, until: number): Promise<void> {
+    const at = this.heads.findIndex((head) => head.scheduler === scheduler && head.seed === seed);
+    this.runs.querySelector("select")!.value = `${at}`;
+    await this.load(this.heads[at]);
+    this.show(until - LAST_MOMENTS, until + LAST_MOMENTS / 20);
+    this.box.scrollIntoView({ block: "center" });
+    this.box.focus({ preventScroll: true });
   }
 
   private async load(head: TimelineHead): Promise<void> {

@@ -104,9 +104,14 @@ async function shot(page) {
   await page.locator(".timeline .chart").focus();
   for (const key of ["+", "+", "ArrowRight", "-"]) await page.keyboard.press(key);
 
-  // Another run, and charts of other metrics.
-  await page.locator(".timeline select").first().selectOption({ index: 1 });
+  // The last moments of a run that was ejected.
+  await page.getByRole("button", { name: "Show the last moments" }).click();
   await page.waitForSelector(".timeline .chart[data-ready='o1']");
+  assert.equal(await page.locator(".timeline select").first().inputValue(), "1");
+
+  // Another run, and charts of other metrics.
+  await page.locator(".timeline select").first().selectOption({ index: 0 });
+  await page.waitForSelector(".timeline .chart[data-ready='eevdf']");
   await page.getByRole("button", { name: "wake-up latency p99" }).first().click();
   await page.getByLabel("Metrics").selectOption({ label: "all" });
   await context.close();

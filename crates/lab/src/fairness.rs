@@ -12,8 +12,10 @@
 use std::collections::BTreeMap;
 
 use scxlab_kernel::task::NICE_TO_WEIGHT;
+use scxlab_workload::Program;
+use scxlab_workload::program::PolicyDef;
 
-use crate::run::{CgroupResult, TaskResult};
+use crate::run::{CgroupResult, Run, TaskResult};
 
 /// A task, or a cgroup with all below it, among those that share one cgroup's CPU time.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +39,27 @@ type Tree<'a> = BTreeMap<&'a str, Members<'a>>;
 
 /// Load weight of a cgroup of weight 100, and of a task of nice 0.
 const NICE_0: f64 = 1024.0;
+
+/// Tells which part of a program has a claim to CPU time that no weight expresses.
+pub fn unweighted(program: &Program) -> Option<String> {
+    if let Some(group) = program.cgroups.iter().find(|g| g.quota.is_some() || g.idle) {
+        return Some(format!("cgroup {} has cpu.max or cpu.idle beside its weight", group.path));
+    }
+    let weighted = |policy| matches!(policy, PolicyDef::Normal | PolicyDef::Batch | PolicyDef::Ext);
+    let thread = program.threads.iter().find(|thread| !weighted(thread.policy))?;
+    Some(format!("the policy of thread {} has no weight", thread.name))
+}
+
+/// Returns the unfairness of a run whose tasks or cgroups differ in weight, in percent. None if all
+/// weights are equal, or if weights do not say all about the program's claims to CPU time.
+pub fn weight_error(run: &Run, program: &Program) -> Option<f64> {
+    let differ = run.tasks.iter().any(|task| task.nice != 0)
+        || run.cgroups.iter().any(|group| group.path != "/" && group.weight != 100);
+    if !differ || unweighted(program).is_some() {
+        return None;
+    }
+    unfairness(&run.tasks, &run.cgroups).ok().map(|part| part * 100.0)
+}
 
 /// Returns the unfairness of a run, from 0 to 1; else the reason why it is unknown.
 pub fn unfairness(tasks: &[TaskResult], cgroups: &[CgroupResult]) -> Result<f64, String> {

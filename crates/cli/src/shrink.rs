@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `scxlab shrink`: a small workload and machine on which a scheduler is still ejected.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use scxlab_lab::input::{self, SchedulerInput, Workload};
+use scxlab_lab::shrink::{Request, shrink as shrink_run};
+use scxlab_workload::Perturb;
+use scxlab_workload::program::to_toml;
+
+use crate::args::ShrinkArgs;
+use crate::exit::CliError;
+use crate::input::Inputs;
+use crate::output;
+use crate::run::DEFAULT_DURATION_MAX_NS;
+
+pub fn shrink(args: &ShrinkArgs) -> Result<()> {
+    let inputs = Inputs::default();
+    let scheduler = SchedulerInput::resolve(&args.scheduler, &inputs)?;
+    let Workload::Program(program) = Workload::resolve(&args.workload, &inputs)? else {
+        return Err(CliError::CommandIsNoProgram { command: args.workload.clone() }.into());
+    };
+    let machine = Arc::new(input::machine(&args.machine, &inputs)?);
+    let (cancelled, start) = (output::cancelled(), Instant::now());
+    let budget = Duration::from_nanos(args.budget.0);
+    // The answer must not change once it was yes.
+    let is_over = Cell::new(false);
+    let must_stop = || {
+        let now = is_over.get() || cancelled.load(Ordering::Relaxed) || start.elapsed() >= budget;
+        is_over.set(now);
+        now
+    };
+    let small = shrink_run(&Request {
+        scheduler: &scheduler,
+        machine,
+        machine_name: &args.machine,
+        program: &program,
+        seed: args.seed,
+        duration: args.duration.map(|d| d.0),
+        cap: DEFAULT_DURATION_MAX_NS,
+        // As `run` without options, which makes the smaller run again.
+        perturb: Perturb { start_offset_max: 1_000_000, compute_noise_permille: 10 },
+        max_memory: args.memory_limit,
+        must_stop: &must_stop,
+    })?;
+    let file = &args.output;
+    let command = format!(
+        "scxlab run -s '{}' -w {} -m '{}' --seed {}",
+        args.scheduler,
+        file.display(),
+        small.machine,
+        args.seed
+    );
+    let (before, after) = small.threads;
+    let message = output::visible(&small.exit.message).replace('\n', " ");
+    let text = format!(
+        "# {}: {message}\n# {command}\n{}",
+        small.exit.kind,
+        to_toml(&small.program)
+    );
+    output::write_file(file, text.as_bytes())?;
+    output::print(&format!(
+        "{}: {message}\nthreads: {before} -> {after}\nmachine: {} -> {}, {} CPUs\nruns: {}{}\n\
+         {} has the workload; this makes the run again:\n{command}\n",
+        small.exit.kind,
+        args.machine,
+        small.machine,
+        small.nr_cpus,
+        small.tried,
+        if small.is_cut { ", then the time was up; more may be possible (--budget)" } else { "" },
+        file.display(),
+    ))
+}
