@@ -39,10 +39,11 @@ enum futex_op {
 #define NSEC_PER_SEC 1000000000ULL
 #define NSEC_PER_MSEC 1000000ULL
 #define NSEC_PER_USEC 1000ULL
-#define TS_COMPAT 2
 
 /* Maximum number of buffers of a call; a call with more is left out. */
 #define BUFFERS_MAX 64
+/* Maximum number of threads of a process that are compared with the one that a call waits for. */
+#define THREADS_MAX 4096
 
 static void record_call(u64 now, u32 task, enum record_call_kind call, enum channel_kind channel, u64 object,
 			bool has_value, u64 value);
@@ -163,23 +164,38 @@ static u64 futex_at(struct task_struct *p, u64 address, bool is_private)
 	return place.object;
 }
 
+/* A walk over the threads of a process, by addresses of their nodes. */
+struct search {
+	u64 address;
+	u64 node;
+	u64 head;
+	bool found;
+};
+
+static long look_at_thread(u64 index, struct search *search)
+{
+	struct task_struct *thread;
+
+	if (search->node == search->head)
+		return 1;
+	thread = bpf_core_cast((void *)search->node - bpf_core_field_offset(struct task_struct, thread_node),
+			       struct task_struct);
+	search->found = (u64)thread->clear_child_tid == search->address;
+	search->node = (u64)thread->thread_node.next;
+	return search->found;
+}
+
 /*
  * Recognises pthread_join: a wait, on a futex that is not private, until the kernel clears the id
  * of a thread, as it does when the thread ends.
  */
-static bool is_join(struct task_struct *p, u64 address, u32 tid)
+static bool is_join(struct task_struct *p, u64 address)
 {
-	struct task_struct *thread;
-	bool same;
+	struct list_head *threads = &p->signal->thread_head;
+	struct search search = { .address = address, .node = (u64)threads->next, .head = (u64)threads };
 
-	if (!bpf_ksym_exists(bpf_task_from_vpid))
-		return false;
-	thread = bpf_task_from_vpid(tid);
-	if (!thread)
-		return false;
-	same = thread->tgid == p->tgid && (u64)thread->clear_child_tid == address;
-	bpf_task_release(thread);
-	return same;
+	bpf_loop(THREADS_MAX, look_at_thread, &search, 0);
+	return search.found;
 }
 
 static void on_futex(struct task_struct *p, struct pt_regs *regs)
@@ -196,7 +212,7 @@ static void on_futex(struct task_struct *p, struct pt_regs *regs)
 	case FUTEX_WAIT:
 	case FUTEX_WAIT_BITSET:
 	case FUTEX_WAIT_REQUEUE_PI:
-		if (!is_private && is_join(p, address, value))
+		if (!is_private && is_join(p, address))
 			call_value(p, CALL_JOIN, false, 0);
 		else
 			futex_wait(p, object, timeout, (op & FUTEX_CMD_MASK) != FUTEX_WAIT, clock);
@@ -406,17 +422,7 @@ static void on_sendmsg(struct task_struct *p, struct task_state *s, u32 fd, u64 
 	on_writev(p, s, fd, (u64)head.msg_iov, head.msg_iovlen);
 }
 
-static bool is_32_bit(struct task_struct *p)
-{
-#ifdef __TARGET_ARCH_x86
-	return p->thread_info.status & TS_COMPAT;
-#else
-	/* TIF_32BIT of arm64 */
-	return p->thread_info.flags & (1 << 22);
-#endif
-}
-
-static __always_inline void on_call(struct task_struct *p, struct task_state *s, struct pt_regs *regs, long id)
+static __always_inline void on_call(struct task_struct *p, struct task_state *s, struct pt_regs *regs, u32 id)
 {
 	u64 one = PT_REGS_PARM1_SYSCALL(regs), two = PT_REGS_PARM2_SYSCALL(regs);
 	u64 three = PT_REGS_PARM3_SYSCALL(regs);
@@ -499,22 +505,39 @@ static __always_inline void on_call(struct task_struct *p, struct task_state *s,
 	}
 }
 
-SEC("tp_btf/sys_enter")
-int BPF_PROG(on_enter, struct pt_regs *regs, long id)
+/* Returns the number of the system call that the registers describe. */
+static u32 number_of(struct pt_regs *regs)
 {
+#ifdef __TARGET_ARCH_x86
+	return regs->orig_ax;
+#else
+	return regs->syscallno;
+#endif
+}
+
+/*
+ * Attached to the functions of the recorded calls, which take the caller's registers, and not to
+ * the tracepoint sys_enter: Linux 7.3 can preempt a program there, and until it goes
+ * on, the calls of all other tasks on this CPU pass the program by.
+ */
+SEC("kprobe.multi")
+int on_enter(struct pt_regs *ctx)
+{
+	struct pt_regs *regs = bpf_core_cast((void *)PT_REGS_PARM1(ctx), struct pt_regs);
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct task_state *s = state_of(p);
 
-	if (!is_member(p, s) || is_32_bit(p))
+	if (!is_member(p, s))
 		return 0;
 	s->call = CALL_NONE;
 	s->bytes = 0;
-	on_call(p, s, regs, id);
+	on_call(p, s, regs, number_of(regs));
 	return 0;
 }
 
-SEC("tp_btf/sys_exit")
-int BPF_PROG(on_exit, struct pt_regs *regs, long result)
+/* Attached to the ends of the calls that read or write. */
+SEC("kretprobe.multi")
+int on_exit(struct pt_regs *ctx)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct task_state *s = state_of(p);
@@ -522,7 +545,7 @@ int BPF_PROG(on_exit, struct pt_regs *regs, long result)
 	if (!s)
 		return 0;
 	if (s->call == CALL_READ)
-		end_of_read(p, s, result);
+		end_of_read(p, s, PT_REGS_RC(ctx));
 	s->call = CALL_NONE;
 	s->bytes = 0;
 	return 0;

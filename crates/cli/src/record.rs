@@ -53,7 +53,8 @@ fn spec(args: &RecordArgs) -> RecordSpec {
 
 /// Returns the lines that tell what a file holds, what it lacks, and what the recording took.
 fn report(file: &Path, bytes: u64, recorded: &Recorded, nr_cpus: usize) -> Vec<String> {
-    let Recorded { length, events, members, calls, lost, unread, bpf, cpu, ref note } = *recorded;
+    let Recorded { length, events, members, calls, lost, missed, unread, bpf, cpu, ref note } =
+        *recorded;
     let seconds = length.as_secs_f64().max(1e-9);
     let mut lines = vec![format!(
         "{}: {:.1} MiB, {events} events in {seconds:.2} s ({:.0} per second), {calls} of them calls; {members} tasks of the workload",
@@ -72,6 +73,11 @@ fn report(file: &Path, bytes: u64, recorded: &Recorded, nr_cpus: usize) -> Vec<S
     if lost > 0 {
         lines.push(format!(
             "warning: {lost} events are lost, because the buffer was full; a larger --buffer holds more"
+        ));
+    }
+    if missed > 0 {
+        lines.push(format!(
+            "warning: {missed} events are lost, because the kernel ran another program at the time"
         ));
     }
     if unread > 0 {

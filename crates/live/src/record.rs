@@ -75,6 +75,8 @@ pub struct Recorded {
     pub calls: u64,
     /// Events for which the ring had no room.
     pub lost: u64,
+    /// Events at which the kernel did not run the recorder's programs.
+    pub missed: u64,
     /// Calls that are left out, because their arguments could not be read.
     pub unread: u64,
     /// Run time of the recorder's BPF programs, on all CPUs.
@@ -149,11 +151,13 @@ impl Recording {
         drop(ring);
         let mut converter = converter.into_inner();
         converter.release(u64::MAX);
+        let missed = recorder.missed();
+        converter.miss(missed);
         let (bpf, cpu) = (recorder.run_time() - bpf_before, cpu_time() - cpu_before);
         drop(stats);
         let note = child.and_then(|child| child.end().map(|end| said(&end)));
         let Totals { events, members, calls, lost, unread } = converter.totals();
-        Ok(Recorded { length, events, members, calls, lost, unread, bpf, cpu, note })
+        Ok(Recorded { length, events, members, calls, lost, missed, unread, bpf, cpu, note })
     }
 }
 

@@ -37,6 +37,9 @@ pub fn scale(program: &mut Program, copies: u32) {
         let mut barriers = first.barriers.clone();
         barriers.iter_mut().for_each(|b| b.name = name(&b.name));
         program.barriers.extend(barriers);
+        let mut mutexes = first.mutexes.clone();
+        mutexes.iter_mut().for_each(|m| m.name = name(&m.name));
+        program.mutexes.extend(mutexes);
         let mut semaphores = first.semaphores.clone();
         semaphores.iter_mut().for_each(|s| s.name = name(&s.name));
         program.semaphores.extend(semaphores);

@@ -34,13 +34,13 @@ pub const MAX_STEPS: u64 = 10_000_000;
 pub(crate) const NOISE: Nanos = 300;
 
 /// Time in ns within which a wake-up belongs to the system call before it.
-const CALL_LENGTH: Nanos = 20_000;
+const CALL_LENGTH: Nanos = 50_000;
 
 /// Time in ns by which an event can come before another that caused it.
 const CLOCK_SKEW: Nanos = 1_000_000;
 
 /// Time in ns after a task's begin of running within which a read belongs to the wait before it.
-const AFTER_WAIT: Nanos = 20_000;
+const AFTER_WAIT: Nanos = 50_000;
 
 /// Takes the events of a trace, and returns the history of its tasks.
 ///
@@ -231,17 +231,45 @@ impl Recorder {
         }
     }
 
-    /// Subtracts a cost from the task's last piece of work, which included it.
-    fn correct_last_work(&mut self, task: TaskIndex, cost: Nanos) {
+    /// Takes the time since the task's last step, all of it in the kernel. The replay charges the
+    /// path at `charged` ns, and what depends on the moment, such as a wait for a lock, besides. A
+    /// longer rest is the time by which the recorded kernel is slower than the machine's costs, and
+    /// counts as work.
+    fn take_kernel_time(&mut self, task: TaskIndex, charged: Nanos) -> Nanos {
+        let rest = std::mem::take(&mut self.tracks[task as usize].open) >> WORK_SHIFT;
+        if rest > charged.max(NOISE) { rest } else { 0 }
+    }
+
+    /// Adds work to that before the task's last system call, which only wake-ups follow.
+    fn work_before_call(&mut self, task: TaskIndex, work: Nanos) {
+        let steps = &mut self.history.tasks[task as usize].steps;
+        let call = steps.iter().rposition(|step| !matches!(step, Step::Wake(..)));
+        let Some(call) = call.filter(|_| work > 0) else { return };
+        // The indices of wake-ups stay as they are.
+        let is_last = call + 1 == steps.len();
+        match steps[..call].last_mut() {
+            Some(Step::Work(before)) => *before = before.saturating_add(work),
+            _ if is_last => {
+                self.nr_steps += 1;
+                steps.insert(call, Step::Work(work));
+            }
+            _ => {}
+        }
+    }
+
+    /// Subtracts a cost from the task's last piece of work, which included it. Returns the part of
+    /// the cost for which there was no work.
+    fn correct_last_work(&mut self, task: TaskIndex, cost: Nanos) -> Nanos {
         let steps = &mut self.history.tasks[task as usize].steps;
         let found =
             steps.iter_mut().rev().find(|step| !matches!(step, Step::Wake(..) | Step::Sleep(_)));
-        if let Some(Step::Work(work)) = found {
-            *work = work.saturating_sub(cost);
-            if *work < NOISE {
-                *work = 0;
-            }
+        let Some(Step::Work(work)) = found else { return cost };
+        let unpaid = cost.saturating_sub(*work);
+        *work = work.saturating_sub(cost);
+        if *work < NOISE {
+            *work = 0;
         }
+        unpaid
     }
 
     fn switch(
@@ -320,14 +348,17 @@ impl Recorder {
     }
 
     fn sleep(&mut self, at: Nanos, task: TaskIndex, uninterruptible: bool) -> State {
-        let last = self.history.tasks[task as usize].steps.last();
-        let open = &mut self.tracks[task as usize].open;
-        let short = *open >> WORK_SHIFT < CALL_LENGTH;
-        if short && matches!(last, Some(Step::Call(_, call)) if begins_wait(call)) {
-            // Only the kernel has run since the call.
-            *open = 0;
+        let steps = &self.history.tasks[task as usize].steps;
+        let last = steps.iter().rev().find(|step| !matches!(step, Step::Wake(..))).copied();
+        let short = self.tracks[task as usize].open >> WORK_SHIFT < CALL_LENGTH;
+        match last {
+            Some(Step::Call(_, call)) if short && can_wait(&call) => {
+                let charged = self.overhead.after_call(&call) + self.overhead.dequeue;
+                let rest = self.take_kernel_time(task, charged);
+                self.work_before_call(task, rest);
+            }
+            _ => self.close(task),
         }
-        self.close(task);
         self.begin_sleep(at, task, uninterruptible)
     }
 
@@ -429,17 +460,25 @@ impl Recorder {
     /// Ends the work of a task that wakes another: at its system call, or if the recording has
     /// none, before this wake-up.
     fn leave_user_mode(&mut self, at: Nanos, cpu: CpuId, waker: TaskIndex) {
-        let last = self.history.tasks[waker as usize].steps.last();
-        let in_call = match last {
-            Some(Step::Call(_, Call::FutexWake { .. } | Call::Write { .. })) => true,
-            Some(Step::Wake(..)) => self.history.has_calls,
-            _ => false,
-        };
-        if in_call && at < self.cpus.from(cpu).saturating_add(CALL_LENGTH) {
-            return;
-        }
+        let in_call = at < self.cpus.from(cpu).saturating_add(CALL_LENGTH);
         self.run_to(cpu, at.saturating_sub(self.overhead.before_wake));
-        self.close(waker);
+        match self.history.tasks[waker as usize].steps.last() {
+            Some(Step::Call(_, call @ (Call::FutexWake { .. } | Call::Write { .. })))
+                if in_call =>
+            {
+                let charged = self.overhead.after_call(call) + self.overhead.before_wake;
+                let rest = self.take_kernel_time(waker, charged);
+                self.work_before_call(waker, rest);
+            }
+            // The task may be in the read in which it slept, whose end tells (`read`).
+            Some(Step::Sleep(_)) if self.is_after_wait(at, waker) => {}
+            // The time between two wake-ups of a call counts as work after the call.
+            Some(Step::Wake(..)) if in_call && self.history.has_calls => {
+                let rest = self.take_kernel_time(waker, self.overhead.before_wake);
+                self.tracks[waker as usize].open = rest << WORK_SHIFT;
+            }
+            _ => self.close(waker),
+        }
     }
 
     fn fork(
@@ -498,32 +537,44 @@ impl Recorder {
             self.read(at, cpu, task, &call);
         } else {
             self.run_to(cpu, at.saturating_sub(self.overhead.before_call(&call)));
+            self.close(task);
         }
-        self.close(task);
         self.push(task, Step::Call(at, call));
         self.cpus.busy_until(cpu, at + self.overhead.after_call(&call));
     }
 
-    /// Ends the work before a read, whose event is at its end.
+    /// Ends the work before a read, whose event is at its end. After a wait, the time until this
+    /// end counts as work after the read.
     fn read(&mut self, at: Nanos, cpu: CpuId, task: TaskIndex, call: &Call) {
         let cost = self.overhead.before_call(call);
-        let waited = match self.history.tasks[task as usize].steps.last() {
-            Some(Step::Sleep(_)) => {
-                let track = &self.tracks[task as usize];
-                at.saturating_sub(track.switched_in) < AFTER_WAIT
-                    && track.open >> WORK_SHIFT < AFTER_WAIT
-            }
+        let steps = &self.history.tasks[task as usize].steps;
+        let before = steps.iter().rev().find(|step| !matches!(step, Step::Wake(..)));
+        let waited = match before {
+            Some(Step::Sleep(_)) => self.is_after_wait(at, task),
             // The read has woken a writer.
-            Some(Step::Wake(..)) => at < self.cpus.from(cpu).saturating_add(CALL_LENGTH),
+            _ if matches!(steps.last(), Some(Step::Wake(..))) => {
+                at < self.cpus.from(cpu).saturating_add(CALL_LENGTH)
+            }
             _ => false,
         };
         match waited {
             true => {
-                self.tracks[task as usize].open = 0;
-                self.correct_last_work(task, cost);
+                self.run_to(cpu, at);
+                let rest = self.take_kernel_time(task, cost);
+                let unpaid = self.correct_last_work(task, cost);
+                self.tracks[task as usize].open = rest.saturating_sub(unpaid) << WORK_SHIFT;
             }
-            false => self.run_to(cpu, at.saturating_sub(cost)),
+            false => {
+                self.run_to(cpu, at.saturating_sub(cost));
+                self.close(task);
+            }
         }
+    }
+
+    /// Whether the task has hardly run since its last wait.
+    fn is_after_wait(&self, at: Nanos, task: TaskIndex) -> bool {
+        let track = &self.tracks[task as usize];
+        at.saturating_sub(track.switched_in) < AFTER_WAIT && track.open >> WORK_SHIFT < AFTER_WAIT
     }
 
     fn attributes(&mut self, task: TaskId, names: &Names) {
@@ -549,6 +600,11 @@ impl Recorder {
 /// Whether a task is a virtual CPU by its name: KVM's are called `CPU 0/KVM`.
 fn is_vcpu(comm: &str) -> bool {
     comm.ends_with("/KVM") || comm.contains("-vcpu")
+}
+
+/// Whether a task that sleeps right after this call may wait in it.
+fn can_wait(call: &Call) -> bool {
+    begins_wait(call) || matches!(call, Call::Write { .. })
 }
 
 /// Whether a task that sleeps after this call waits in it.

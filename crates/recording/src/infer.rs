@@ -107,6 +107,7 @@ fn program(plan: &Plan<'_>, machine: &Machine, options: &Options, complete: bool
         duration: (!finite).then_some(TimeSpan(plan.length())),
         cgroups: attributes::cgroups(plan),
         barriers: futexes::barriers(plan),
+        mutexes: futexes::mutexes(plan),
         pipes: plan.channels.pipes(),
         semaphores,
         threads: threads(plan, &items, counted),

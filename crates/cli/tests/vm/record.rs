@@ -57,7 +57,7 @@ const PROGRAMS: [&str; 9] = [
 
 fn run(bench: &Bench, script: &str) -> Done {
     let script = format!("exec >/dev/console 2>&1\n{SHOW}\n{script}");
-    bench.script(&["-s", "eevdf", "-m", "1n2c1t"], &script, &PROGRAMS)
+    bench.script(&["-s", "eevdf", "-m", "1n2c1t", "--accel", "counted"], &script, &PROGRAMS)
 }
 
 /// Returns the recording that the guest printed.

@@ -155,6 +155,13 @@ impl<'a> Converter<'a> {
         }
     }
 
+    /// Passes on that the recorder's programs missed so many events, of any CPU.
+    pub fn miss(&mut self, events: u64) {
+        if events > 0 {
+            self.emit(CpuId(0), 0, EventKind::Lost { events });
+        }
+    }
+
     pub fn totals(self) -> Totals {
         self.totals
     }

@@ -23,6 +23,51 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o"))
 
 /// Name of the program that lists the tasks when a recording begins.
 const ITERATOR: &str = "list_tasks";
+/// Program at the begin of system calls, and program at the end of those that read or write.
+const AT_BEGIN: &str = "on_enter";
+const AT_END: &str = "on_exit";
+
+/// System calls that read or write.
+const TRANSFERS: &[&str] = &[
+    "read",
+    "readv",
+    "recvfrom",
+    "recvmsg",
+    "recvmmsg",
+    "write",
+    "writev",
+    "sendto",
+    "sendmsg",
+    "sendmmsg",
+    "sendfile64",
+    "splice",
+];
+/// Other system calls that are recorded.
+const OTHERS: &[&str] = &[
+    "futex",
+    "ppoll",
+    "pselect6",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "nanosleep",
+    "clock_nanosleep",
+    "sched_yield",
+    "wait4",
+    "waitid",
+];
+/// Calls that only old architectures have.
+#[cfg(target_arch = "x86_64")]
+const OLD: &[&str] = &["poll", "select", "epoll_wait"];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD: &[&str] = &[];
+/// Calls that a kernel which can be recorded may lack.
+const NEW: &[&str] = &["futex_wait", "futex_wake"];
+
+#[cfg(target_arch = "x86_64")]
+const PREFIX: &str = "__x64_sys_";
+#[cfg(not(target_arch = "x86_64"))]
+const PREFIX: &str = "__arm64_sys_";
+
 /// Maximum number of records that are taken from the ring before the caller looks at the time
 /// again.
 const BATCH: usize = 1 << 20;
@@ -100,6 +145,13 @@ impl Recorder {
         Duration::from_nanos(times.sum())
     }
 
+    /// Returns how often the kernel left out a program, because another one, or the same one, ran
+    /// on the CPU.
+    pub fn missed(&self) -> u64 {
+        let programs = self.object.progs();
+        programs.filter_map(|p| info(&p)).map(|info| info.recursion_misses).sum()
+    }
+
     fn map(&self, name: &str) -> Result<libbpf_rs::Map<'_>, LiveError> {
         let found = self.object.maps().find(|m| m.name() == OsStr::new(name));
         found.ok_or_else(|| LiveError::Recorder(format!("no map {name}")))
@@ -135,15 +187,23 @@ fn attach_quietly(settings: &Settings) -> Result<Recorder, libbpf_rs::Error> {
     let object = open.load()?;
     let (mut links, mut iterator) = (Vec::new(), None);
     for program in object.progs_mut() {
-        let is_iterator = program.name() == OsStr::new(ITERATOR);
-        let link = program.attach()?;
-        if is_iterator {
-            iterator = Some(link);
-        } else {
-            links.push(link);
+        match program.name().to_str() {
+            Some(ITERATOR) => iterator = Some(program.attach()?),
+            Some(AT_BEGIN) => {
+                let calls = [TRANSFERS, OTHERS, OLD].concat();
+                links.push(program.attach_kprobe_multi(false, functions(&calls))?);
+                links.extend(program.attach_kprobe_multi(false, functions(NEW)));
+            }
+            Some(AT_END) => links.push(program.attach_kprobe_multi(true, functions(TRANSFERS))?),
+            _ => links.push(program.attach()?),
         }
     }
     Ok(Recorder { object, iterator, _links: links })
+}
+
+/// Returns the names of the kernel's functions of system calls.
+fn functions(calls: &[&str]) -> Vec<String> {
+    calls.iter().map(|call| format!("{PREFIX}{call}")).collect()
 }
 
 fn config(settings: &Settings) -> Result<abi::record_config, std::io::Error> {

@@ -30,8 +30,10 @@ struct Channel {
     writers: BTreeSet<TaskIndex>,
     readers: BTreeSet<TaskIndex>,
     transfers: Vec<Transfer>,
-    /// Whether a writer waited for room.
-    was_full: bool,
+    /// Writes that waited for room: begin of the wait, and bytes.
+    blocked: Vec<(Nanos, u64)>,
+    /// Largest number of bytes that the channel can hold, by the writes that waited.
+    room: Option<u64>,
     /// Largest number of bytes in the channel.
     highest: u64,
 }
@@ -77,7 +79,7 @@ impl Channels {
                 let side = if is_write { &mut channel.writers } else { &mut channel.readers };
                 side.insert(task);
                 let wait = if is_write { wait_after(history, task, step) } else { None };
-                channel.was_full |= wait.is_some();
+                channel.blocked.extend(wait.map(|sleep| (sleep.from, bytes)));
                 if let Some(at) = wait.map_or(Some(at), |sleep| sleep.until) {
                     let step = step as u32;
                     channel.transfers.push(Transfer { at, task, step, bytes, is_write });
@@ -140,11 +142,11 @@ fn wait_after(history: &History, task: TaskIndex, step: usize) -> Option<Sleep> 
 
 impl Channel {
     /// Returns the declaration. The capacity of a pipe that was full is the highest number of bytes
-    /// in it; otherwise it is unknown, and the kernel's default.
+    /// in it for which no write had to wait; otherwise it is unknown, and the kernel's default.
     fn pipe(&self, name: String) -> PipeDef {
         let mut pipe = super::pipe(name, self.kind.unwrap_or(ChannelKind::Pipe));
-        if self.was_full && pipe.overhead() == 0 {
-            pipe.capacity = Some(self.highest.max(1));
+        if let Some(room) = self.room.filter(|_| pipe.overhead() == 0) {
+            pipe.capacity = Some(self.highest.min(room).max(1));
         }
         pipe
     }
@@ -152,8 +154,15 @@ impl Channel {
     /// Finds the transfers that have no counterpart in the recording.
     fn balance(&mut self, changed: &mut BTreeMap<(TaskIndex, u32), u64>) {
         self.transfers.sort_by_key(|t| (t.at, !t.is_write));
+        self.blocked.sort_unstable();
+        let mut blocked = self.blocked.iter().copied().peekable();
         let mut level = 0u64;
         for t in &self.transfers {
+            while let Some((_, bytes)) = blocked.next_if(|(at, _)| *at <= t.at) {
+                // The read of bytes that are gone may end later, so the level is an upper bound.
+                let room = level.saturating_add(bytes).saturating_sub(1);
+                self.room = Some(self.room.map_or(room, |least| least.min(room)));
+            }
             if t.is_write {
                 level = level.saturating_add(t.bytes);
                 self.highest = self.highest.max(level);

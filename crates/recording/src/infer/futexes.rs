@@ -6,14 +6,15 @@
 //! - A barrier: each call wakes all waiters, the same set of tasks takes part in each round, and
 //!   the last one to come is not always the same.
 //! - A mutex: each call wakes one task, and at least four of five calls are by tasks that also
-//!   wait.
+//!   wait. It is barging, as glibc's are, if some call woke nobody, or some wait did not sleep:
+//!   a mutex that is handed over has calls only where tasks wait.
 //! - Otherwise each wake-up is a dependency of the woken task.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use scxlab_machine::Nanos;
 use scxlab_trace::Call;
-use scxlab_workload::program::BarrierDef;
+use scxlab_workload::program::{BarrierDef, MutexDef};
 
 use super::Plan;
 use crate::history::{Step, TaskHistory, TaskIndex};
@@ -23,8 +24,8 @@ use crate::history::{Step, TaskHistory, TaskIndex};
 pub enum Futex {
     /// A barrier of this many tasks.
     Barrier(u32),
-    /// A mutex.
-    Mutex,
+    /// A mutex. `barging`: an unlock does not hand it to the waiter that it wakes.
+    Mutex { barging: bool },
     /// A dependency of each waiter on its waker. Each call woke at most one task.
     Semaphore,
     /// A dependency of each waiter on its waker.
@@ -44,7 +45,35 @@ pub fn classify(plan: &Plan<'_>) -> BTreeMap<u64, Futex> {
     for task in plan.tasks() {
         collect(plan, task, &mut rounds);
     }
-    rounds.into_iter().map(|(object, rounds)| (object, meaning(&rounds))).collect()
+    let idle = idle_calls(plan);
+    let meaning = |(object, rounds): (u64, Vec<Round>)| {
+        let futex = match meaning(&rounds) {
+            Futex::Mutex { .. } => Futex::Mutex { barging: idle.contains(&object) },
+            other => other,
+        };
+        (object, futex)
+    };
+    rounds.into_iter().map(meaning).collect()
+}
+
+/// Returns the futexes with calls that woke nobody, or that did not sleep.
+fn idle_calls(plan: &Plan<'_>) -> BTreeSet<u64> {
+    let mut idle = BTreeSet::new();
+    for task in plan.tasks() {
+        let steps = &plan.history.tasks[task as usize].steps;
+        for (i, step) in steps.iter().enumerate() {
+            match (step, steps.get(i + 1)) {
+                (Step::Call(_, Call::FutexWait { .. }), Some(Step::Sleep(_)) | None) => {}
+                (Step::Call(_, Call::FutexWake { .. }), Some(Step::Wake(..)) | None) => {}
+                (Step::Call(_, Call::FutexWait { object, .. }), _)
+                | (Step::Call(_, Call::FutexWake { object, .. }), _) => {
+                    idle.insert(*object);
+                }
+                _ => {}
+            }
+        }
+    }
+    idle
 }
 
 fn collect(plan: &Plan<'_>, waker: TaskIndex, rounds: &mut BTreeMap<u64, Vec<Round>>) {
@@ -95,7 +124,7 @@ fn meaning(rounds: &[Round]) -> Futex {
     let by_waiters = rounds.iter().filter(|r| waiters.contains(&r.waker)).count();
     let single = rounds.iter().all(|r| r.most == 1);
     if single && waiters.len() > 1 && by_waiters * 5 >= rounds.len() * 4 {
-        return Futex::Mutex;
+        return Futex::Mutex { barging: false };
     }
     if single { Futex::Semaphore } else { Futex::Dependency }
 }
@@ -109,6 +138,15 @@ pub fn barriers(plan: &Plan<'_>) -> Vec<BarrierDef> {
         _ => None,
     };
     plan.futexes.iter().filter_map(barrier).collect()
+}
+
+/// Returns the declarations of the mutexes that are not handed over.
+pub fn mutexes(plan: &Plan<'_>) -> Vec<MutexDef> {
+    let barging = |(object, futex): (&u64, &Futex)| {
+        let is_barging = *futex == Futex::Mutex { barging: true };
+        is_barging.then(|| MutexDef { name: mutex_name(*object), barging: true })
+    };
+    plan.futexes.iter().filter_map(barging).collect()
 }
 
 /// Returns the name of a barrier.

@@ -142,6 +142,9 @@ impl Pass<'_> {
             Call::Exec => self.op(Op::Exec),
             Call::Yield => self.op(Op::Yield),
             Call::Count { units } => self.op(Op::Count(units)),
+            Call::FutexWait { object, .. } if self.is_barging(object) && !self.sleeps_after(at) => {
+                self.acquired(object);
+            }
             Call::Io { .. } | Call::SleepFor { .. } | Call::FutexWait { .. } | Call::Join => {}
         }
     }
@@ -180,6 +183,9 @@ impl Pass<'_> {
         let waits = futexes::woken(&steps[at + 1..]).map(|(t, s)| self.plan.wait(t, s));
         let mut waits = waits.peekable();
         if waits.peek().is_none() {
+            if self.is_barging(object) {
+                self.push(Act::Released(object), None);
+            }
             return;
         }
         let waits: Vec<Wait> = waits.collect();
@@ -187,7 +193,7 @@ impl Pass<'_> {
             Some(Futex::Barrier(_)) if waits.contains(&Wait::Barrier(object)) => {
                 self.barrier(object);
             }
-            Some(Futex::Mutex) => self.push(Act::Released(object), None),
+            Some(Futex::Mutex { .. }) => self.push(Act::Released(object), None),
             _ => {
                 // Each post charges a call, where the recording had one for all.
                 let posts = waits.iter().filter(|w| **w == Wait::Dependency).count() as u64;
@@ -195,6 +201,24 @@ impl Pass<'_> {
                 self.debt += posts.saturating_sub(1) * call;
             }
         }
+    }
+
+    fn is_barging(&self, object: u64) -> bool {
+        self.plan.futexes.get(&object) == Some(&Futex::Mutex { barging: true })
+    }
+
+    /// Notes that the task got a mutex. Every release of a barging mutex after a wait is a call, so
+    /// that a second wait before a release shows that the task did not get it at the first.
+    fn acquired(&mut self, object: u64) {
+        if self.is_barging(object) {
+            let is_of =
+                |act: &Act| matches!(act, Act::Acquired(o) | Act::Released(o) if *o == object);
+            let last = self.items.iter().rposition(|item| is_of(&item.act));
+            if let Some(last) = last.filter(|i| self.items[*i].act == Act::Acquired(object)) {
+                self.items.remove(last);
+            }
+        }
+        self.push(Act::Acquired(object), None);
     }
 
     fn barrier(&mut self, object: u64) {
@@ -208,7 +232,7 @@ impl Pass<'_> {
         match wait {
             Wait::Open | Wait::Channel | Wait::Timer => {}
             Wait::Barrier(object) => self.barrier(object),
-            Wait::Mutex(object) => self.push(Act::Acquired(object), None),
+            Wait::Mutex(object) => self.acquired(object),
             Wait::For(length) => self.op(Op::Sleep(TimeSpan(length))),
             Wait::Dependency => {
                 let by = match recorded.by {

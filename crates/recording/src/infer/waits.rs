@@ -76,7 +76,8 @@ fn meaning(
     let length = until.saturating_sub(sleep.from);
     let by_task = matches!(sleep.by, Waker::Task(waker) if plan.is_kept(waker));
     let by_nobody = !matches!(sleep.by, Waker::Task(_));
-    let after = task.steps.get(at + 1);
+    // The read may have woken a writer before it ended.
+    let after = task.steps[at + 1..].iter().find(|s| !matches!(s, Step::Wake(..)));
     let before = task.steps[..at].iter().rev().find(|s| !matches!(s, Step::Wake(..)));
     let has_cause = by_nobody && is_wait(before) && !is_poll(before);
     if let Some(Step::Call(_, Call::Read { object, .. })) = after
@@ -98,7 +99,7 @@ fn meaning(
         Call::Io { bytes } if by_nobody => Wait::Io { bytes },
         Call::FutexWait { object, .. } if by_task => match plan.futexes.get(&object) {
             Some(Futex::Barrier(_)) => Wait::Barrier(object),
-            Some(Futex::Mutex) => Wait::Mutex(object),
+            Some(Futex::Mutex { .. }) => Wait::Mutex(object),
             _ => Wait::Dependency,
         },
         Call::FutexWait { timeout: Some(timeout), .. } | Call::Poll { timeout: Some(timeout) }
