@@ -8,6 +8,7 @@
 pub mod case;
 pub mod host;
 pub mod noting;
+pub mod recording;
 
 /// Returns the median of the figures.
 pub fn median(mut figures: Vec<f64>) -> f64 {

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Parser;
+use scxlab_lab::input::{InputError, InputFiles};
 use scxlab_lab::results::{Results, Version};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -51,10 +52,12 @@ pub fn keep(folder: &Path, args: &RunArgs, inputs: &Inputs, scxlab: Version) -> 
     let folder = folder.join(FOLDER);
     output::make_folder(&folder)?;
     let mut files = Vec::new();
-    for (number, (path, bytes)) in inputs.files().into_iter().enumerate() {
+    for (number, path) in inputs.paths().into_iter().enumerate() {
         let name = Path::new(&path).file_name().unwrap_or_default().to_string_lossy().into_owned();
         let kept = format!("{number}-{}", output::safe_name(&name));
-        output::write_file(&folder.join(&kept), &bytes)?;
+        let bytes = inputs.open(&path);
+        let bytes = bytes.map_err(|error| InputError::Read { path: path.clone().into(), error })?;
+        output::copy_to_file(&folder.join(&kept), bytes)?;
         files.push(StoredFile { path, kept });
     }
     let request = Request { scxlab, command: command(args)?, files, sysfs: inputs.sysfs() };
@@ -102,8 +105,7 @@ impl StoredRequest {
             // Use only the last component of the stored name, so that the path cannot leave the
             // folder.
             let name = Path::new(kept).file_name().unwrap_or_default();
-            let bytes = input::read(&folder.join(FOLDER).join(name))?;
-            files.insert(path.clone(), bytes);
+            files.insert(path.clone(), folder.join(FOLDER).join(name));
         }
         let inputs = Inputs::kept(files, request.sysfs.clone());
         Ok(StoredRequest { folder: folder.to_owned(), request, inputs })

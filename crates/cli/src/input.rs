@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The input files of a command. This module reads and remembers all of them; `lab::input` gives
 //! them their meaning.
+//!
+//! A recording may be larger than memory. Its bytes pass by, and only its size and its time of
+//! change are remembered, so that a change while the command uses it is an error.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use scxlab_lab::input::{InputError, InputFiles};
 use scxlab_machine::SysfsReader;
 
-/// Maximum size of an input file in bytes. It exceeds any object or workload, and ends the reading
-/// of endless devices.
+/// Maximum size in bytes of an input file other than a recording. It exceeds any object or workload
+/// file, and ends the reading of endless devices.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// The input files of a command: files of this host, each remembered with its contents, or the
@@ -20,15 +24,21 @@ const MAX_BYTES: u64 = 256 << 20;
 #[derive(Default)]
 pub struct Inputs {
     files: RefCell<BTreeMap<String, Vec<u8>>>,
+    /// Files that were opened, as they were at first.
+    opened: RefCell<BTreeMap<String, Version>>,
     /// Contents of sysfs files of this machine, by path.
     sysfs: RefCell<BTreeMap<String, String>>,
-    /// Whether a command sees only stored files, and no files of this host.
-    is_closed: bool,
+    /// The files stored with an earlier command, by the paths that the command named. A command
+    /// with stored files sees no files of this host.
+    stored: Option<BTreeMap<String, PathBuf>>,
 }
+
+/// What tells whether a file has changed: its size and its time of change.
+type Version = (u64, Option<SystemTime>);
 
 impl SysfsReader for Inputs {
     fn read(&self, path: &str) -> io::Result<String> {
-        if self.is_closed {
+        if self.stored.is_some() {
             let kept = self.sysfs.borrow().get(path).cloned();
             return kept.ok_or_else(|| io::ErrorKind::NotFound.into());
         }
@@ -40,38 +50,59 @@ impl SysfsReader for Inputs {
 
 impl Inputs {
     /// Returns inputs that consist of stored files, by the paths that the command named.
-    pub fn kept(files: BTreeMap<String, Vec<u8>>, sysfs: BTreeMap<String, String>) -> Inputs {
-        Inputs { files: files.into(), sysfs: sysfs.into(), is_closed: true }
+    pub fn kept(files: BTreeMap<String, PathBuf>, sysfs: BTreeMap<String, String>) -> Inputs {
+        Inputs { sysfs: sysfs.into(), stored: Some(files), ..Inputs::default() }
     }
 
-    /// Returns all files that were read, by the paths that the command named.
-    pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
-        self.files.borrow().clone()
+    /// Returns the paths of all files that were read, as the command named them.
+    pub fn paths(&self) -> Vec<String> {
+        let (files, opened) = (self.files.borrow(), self.opened.borrow());
+        let only_opened = opened.keys().filter(|path| !files.contains_key(*path));
+        files.keys().chain(only_opened).cloned().collect()
     }
 
     pub fn sysfs(&self) -> BTreeMap<String, String> {
         self.sysfs.borrow().clone()
     }
+
+    /// Returns the place of a file on this host.
+    fn place(&self, path: &str) -> io::Result<PathBuf> {
+        match &self.stored {
+            None => Ok(path.into()),
+            Some(stored) => stored.get(path).cloned().ok_or_else(|| {
+                io::Error::new(io::ErrorKind::NotFound, "it was not kept with the results")
+            }),
+        }
+    }
 }
 
 impl InputFiles for Inputs {
     fn is_file(&self, path: &str) -> bool {
-        self.files.borrow().contains_key(path) || (!self.is_closed && Path::new(path).is_file())
+        let known = self.files.borrow().contains_key(path);
+        known || self.place(path).is_ok_and(|place| place.is_file())
     }
 
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
         if let Some(bytes) = self.files.borrow().get(path) {
             return Ok(bytes.clone());
         }
-        if self.is_closed {
-            return Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                "it was not kept with the results",
-            ));
-        }
-        let bytes = read_bytes(path)?;
+        let bytes = read_bytes(self.place(path)?)?;
         self.files.borrow_mut().insert(path.to_owned(), bytes.clone());
         Ok(bytes)
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn io::Read + '_>> {
+        if let Some(bytes) = self.files.borrow().get(path) {
+            return Ok(Box::new(io::Cursor::new(bytes.clone())));
+        }
+        let file = fs::File::open(self.place(path)?)?;
+        let about = file.metadata()?;
+        let now = (about.len(), about.modified().ok());
+        let first = *self.opened.borrow_mut().entry(path.to_owned()).or_insert(now);
+        match first == now {
+            true => Ok(Box::new(file)),
+            false => Err(io::Error::other("it has changed while the command used it")),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
@@ -51,12 +51,17 @@ fn write_out(text: &str) -> Result<()> {
 }
 
 /// Writes a file under a temporary name, and renames it when it is complete.
-pub fn write_file(path: &Path, text: &[u8]) -> Result<()> {
-    let write = || match place(path) {
-        OutputPath::Stream => File::create(path)?.write_all(text),
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    copy_to_file(path, bytes)
+}
+
+/// Does the same with bytes that need not be in memory.
+pub fn copy_to_file(path: &Path, mut bytes: impl Read) -> Result<()> {
+    let mut write = || match place(path) {
+        OutputPath::Stream => io::copy(&mut bytes, &mut File::create(path)?).map(drop),
         OutputPath::File(path) => {
             let mut file = beside(&path)?;
-            file.write_all(text)?;
+            io::copy(&mut bytes, &mut file)?;
             file.persist(&path)?;
             Ok(())
         }

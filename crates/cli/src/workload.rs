@@ -137,11 +137,20 @@ fn gaps(recorded: &Recorded, understood: &Understanding) -> String {
         lines.push(format!("{} events were lost", history.lost));
     }
     lines.extend(recorded.replay.program.notes.iter().cloned());
-    if lines.is_empty() {
-        return String::new();
+    let mut text = String::new();
+    if !lines.is_empty() {
+        text = format!("\nnot understood\n  {}\n", lines.join("\n  "));
     }
-    format!("\nnot understood\n  {}\n", lines.join("\n  "))
+    text + UNTOLD
 }
+
+/// What no recording holds.
+const UNTOLD: &str = "
+not in any recording
+  memory that a task uses again and again: programs have no footprint, and the time to refill a
+  cold cache is part of the work
+  uses of a lock without contention: they are inferred from those with it
+";
 
 fn percent(part: u64, whole: u64) -> String {
     let permille = u128::from(part) * 1000 / u128::from(whole.max(1));

@@ -22,6 +22,10 @@ pub trait InputFiles: SysfsReader {
     /// Tells whether `path` is a file.
     fn is_file(&self, path: &str) -> bool;
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
+    /// Opens a file that may be too large for memory. It may be opened several times.
+    fn open(&self, path: &str) -> io::Result<Box<dyn io::Read + '_>> {
+        Ok(Box::new(io::Cursor::new(InputFiles::read(self, path)?)))
+    }
 }
 
 /// An `InputFiles` without files, for arguments that name shipped things only.
@@ -106,7 +110,8 @@ pub fn machine(arg: &str, files: &dyn InputFiles) -> Result<Machine, InputError>
 /// Splits a `-w` argument that may be a recording into its path and its parameters. A file with the
 /// extension of a workload or a machine is no recording.
 fn recording_arg<'a>(arg: &'a str, files: &dyn InputFiles) -> Option<(&'a str, &'a str)> {
-    let begin = [",repeat=", ",scale="].iter().filter_map(|key| arg.find(key)).min();
+    let place = |(key, _): &(&str, &str)| arg.find(&format!(",{key}="));
+    let begin = recorded::PARAMETERS.iter().filter_map(place).min();
     let (path, keys) = arg.split_at(begin.unwrap_or(arg.len()));
     let extension = path.rsplit_once('.').map(|(_, ext)| ext.to_ascii_lowercase());
     let other = matches!(extension.as_deref(), Some("toml" | "json" | "xml"));
@@ -118,7 +123,10 @@ pub fn recording(arg: &str, files: &dyn InputFiles) -> Result<Option<Recorded>, 
     let Some((path, keys)) = recording_arg(arg, files) else { return Ok(None) };
     let parameters = Parameters::parse(path, keys)?;
     let other = || parse_workload_arg(arg).is_ok();
-    match recorded::read(path, &read(path, files)?, parameters) {
+    match recorded::read(path, &|| files.open(path), &parameters) {
+        Err(RecordedError::Read { error, .. }) => {
+            Err(InputError::Read { path: path.into(), error })
+        }
         Err(error) if error.is_no_trace() && other() => Ok(None),
         recorded => Ok(Some(recorded?)),
     }
@@ -126,7 +134,10 @@ pub fn recording(arg: &str, files: &dyn InputFiles) -> Result<Option<Recorded>, 
 
 fn machine_of_recording(arg: &str, files: &dyn InputFiles) -> Result<Option<Machine>, InputError> {
     let Some((path, "")) = recording_arg(arg, files) else { return Ok(None) };
-    match recorded::machine(path, &read(path, files)?) {
+    match recorded::machine(path, &|| files.open(path)) {
+        Err(RecordedError::Read { error, .. }) => {
+            Err(InputError::Read { path: path.into(), error })
+        }
         Err(error) if error.is_no_trace() => Ok(None),
         machine => Ok(Some(machine?)),
     }

@@ -4,11 +4,17 @@
 //! Owns: the parameters behind a file's name, and what a user is told about a recording.
 //! Does not: open files, or interpret events (`scxlab_recording` does).
 
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use scxlab_machine::Machine;
-use scxlab_recording::{History, MAX_STEPS, Options, Recorder, Replay};
+use scxlab_recording::history::TaskHistory;
+use scxlab_recording::{History, MAX_STEPS, Options, Recorder, Replay, Scale, Scope};
 use scxlab_trace::import::{ImportError, Imported, import};
 use scxlab_trace::{Event, Names, Sink};
-use scxlab_workload::Program;
+use scxlab_workload::program::TimeSpan;
 
 /// A recording, and the workload that it became.
 pub struct Recorded {
@@ -36,57 +42,117 @@ pub enum RecordedError {
     Machine { file: String, error: Box<scxlab_machine::MachineError> },
     #[error("{file} does not hold its machine; name one (-m)")]
     NoMachine { file: String },
+    #[error("{file}: {error}")]
+    Read { file: String, error: io::Error },
     #[error(
-        "{file} has more than {MAX_STEPS} system calls and waits; record for a shorter time, or \
-         fewer tasks"
+        "{file} has {events} events in {length}, and the {MAX_STEPS} system calls, waits and pieces \
+         of work that a workload can have are reached after {reached}; choose a window, such as \
+         {file},from={from},for={window}, or some of the tasks, such as {file},tasks={busiest}"
     )]
-    TooLong { file: String },
+    TooLong {
+        file: String,
+        events: u64,
+        length: TimeSpan,
+        /// Time from the window's begin until the limit.
+        reached: TimeSpan,
+        from: TimeSpan,
+        /// A length that fits.
+        window: TimeSpan,
+        /// Pattern of the names of the tasks with the most steps.
+        busiest: String,
+    },
+    #[error("{file} is only {length} long, so that nothing begins at {from}")]
+    Window { file: String, length: TimeSpan, from: TimeSpan },
+    #[error("{file} has no such tasks; it has {has}")]
+    NoSuchTasks { file: String, has: String },
     #[error("{file} has no context switches (sched_switch), so that no workload can be made of it")]
     NoSwitches { file: String },
-    #[error(
-        "{file}: \"{text}\" is no parameter of a recording; it takes repeat=N and scale=N, with N from 1 to {max}"
-    )]
-    Parameter { file: String, text: String, max: u32 },
+    #[error("{file}: \"{text}\" is no parameter of a recording; it takes {}", parameters())]
+    Parameter { file: String, text: String },
 }
 
 /// Largest value of `repeat` and `scale`.
 const TIMES_MAX: u32 = 1_000;
 
+/// The parameters of a recording: key, value, meaning.
+pub const PARAMETERS: [(&str, &str); 6] = [
+    ("from", "TIME"),
+    ("for", "TIME"),
+    ("tasks", "NAME"),
+    ("cgroup", "PATH"),
+    ("repeat", "N"),
+    ("scale", "N"),
+];
+
+fn parameters() -> String {
+    let all = PARAMETERS.map(|(key, value)| format!("{key}={value}"));
+    format!("{}, with N up to {TIMES_MAX}, of scale with up to three decimals", all.join(", "))
+}
+
 /// The parameters behind the name of a recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameters {
+    /// The part of the recording that is the workload.
+    pub scope: Scope,
     /// Number of recordings that the workload lasts for.
     pub repeat: u32,
-    /// Number of copies of the recorded tasks.
-    pub scale: u32,
+    /// The load from outside, compared with the recording.
+    pub scale: Scale,
+}
+
+impl Default for Parameters {
+    fn default() -> Parameters {
+        Parameters { scope: Scope::default(), repeat: 1, scale: Scale::default() }
+    }
 }
 
 impl Parameters {
     /// Parses `key=value` pairs, which commas separate.
     pub fn parse(file: &str, text: &str) -> Result<Parameters, RecordedError> {
-        let mut parameters = Parameters { repeat: 1, scale: 1 };
+        let mut parameters = Parameters::default();
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
-            let wrong = || RecordedError::Parameter {
+            let set = pair
+                .split_once('=')
+                .and_then(|(key, value)| parameters.set(key.trim(), value.trim()));
+            set.ok_or_else(|| RecordedError::Parameter {
                 file: file.to_owned(),
                 text: pair.to_owned(),
-                max: TIMES_MAX,
-            };
-            let (key, value) = pair.split_once('=').ok_or_else(wrong)?;
-            let number = value.trim().trim_end_matches('x').parse().ok();
-            let number = number.filter(|n| (1..=TIMES_MAX).contains(n)).ok_or_else(wrong)?;
-            match key.trim() {
-                "repeat" => parameters.repeat = number,
-                "scale" => parameters.scale = number,
-                _ => return Err(wrong()),
-            }
+            })?;
         }
         Ok(parameters)
     }
 
-    fn apply(self, program: &mut Program) {
-        scxlab_recording::scale(program, self.scale);
-        scxlab_recording::repeat(program, self.repeat.into());
+    fn set(&mut self, key: &str, value: &str) -> Option<()> {
+        let time = || value.parse::<TimeSpan>().ok().map(|time| time.0);
+        let text = || (!value.is_empty()).then(|| value.to_owned());
+        let times = || {
+            let number = value.strip_suffix('x').unwrap_or(value).parse().ok();
+            number.filter(|n| (1..=TIMES_MAX).contains(n))
+        };
+        match key {
+            "from" => self.scope.from = time()?,
+            "for" => self.scope.length = Some(time().filter(|length| *length > 0)?),
+            "tasks" => self.scope.tasks.push(text()?),
+            "cgroup" => self.scope.cgroup = Some(text()?),
+            "repeat" => self.repeat = times()?,
+            "scale" => self.scale = scale(value)?,
+            _ => return None,
+        }
+        Some(())
     }
+}
+
+/// Parses a factor such as 2, 0.5 or 1.25x, with at most three decimals.
+fn scale(text: &str) -> Option<Scale> {
+    let text = text.strip_suffix('x').unwrap_or(text);
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(part) || part.len() > 3 {
+        return None;
+    }
+    let whole: u32 = whole.parse().ok().filter(|whole| *whole <= TIMES_MAX)?;
+    let permille = whole * 1000 + format!("{part:0<3}").parse::<u32>().ok()?;
+    (1..=TIMES_MAX * 1000).contains(&permille).then_some(Scale { permille })
 }
 
 impl RecordedError {
@@ -97,11 +163,26 @@ impl RecordedError {
     }
 }
 
-/// Reads a recording.
-pub fn read(file: &str, bytes: &[u8], parameters: Parameters) -> Result<Recorded, RecordedError> {
-    let imported = import(file, bytes, &mut Nothing)?;
+/// Opens a file, from its begin. A recording is read twice.
+pub type Open<'a> = dyn Fn() -> io::Result<Box<dyn Read + 'a>> + 'a;
+
+/// Reads a recording. Its bytes are never in memory as a whole.
+pub fn read(
+    file: &str,
+    open: &Open<'_>,
+    parameters: &Parameters,
+) -> Result<Recorded, RecordedError> {
+    let imported = pass(file, open, &mut Nothing)?;
     if imported.events.switches == 0 {
         return Err(RecordedError::NoSwitches { file: file.to_owned() });
+    }
+    let scope = &parameters.scope;
+    if scope.from > 0 && scope.from >= imported.length {
+        return Err(RecordedError::Window {
+            file: file.to_owned(),
+            length: TimeSpan(imported.length),
+            from: TimeSpan(scope.from),
+        });
     }
     let known = machine_in(file, &imported)?;
     let knows_machine = known.is_some();
@@ -109,17 +190,12 @@ pub fn read(file: &str, bytes: &[u8], parameters: Parameters) -> Result<Recorded
         Some(machine) => machine,
         None => plain_machine(file, &imported)?,
     };
-    let mut recorder = Recorder::new(&machine);
-    import(file, bytes, &mut recorder)?;
-    if recorder.is_full() {
-        return Err(RecordedError::TooLong { file: file.to_owned() });
-    }
-    let history = recorder.history(Some(imported.length));
-    let options = Options { name: name(file) };
+    let history = history(file, open, &machine, scope, &imported)?;
+    let options = Options { name: name(file), scale: parameters.scale };
     let replay = scxlab_recording::infer(&history, &machine, &options);
     let mut replay =
         replay.map_err(|error| RecordedError::Infer { file: file.to_owned(), error })?;
-    parameters.apply(&mut replay.program);
+    scxlab_recording::repeat(&mut replay.program, parameters.repeat.into());
     if !knows_machine {
         replay.program.notes.push(format!(
             "{file} does not hold its machine: its {} CPUs count as equal cores with the default costs",
@@ -132,9 +208,105 @@ pub fn read(file: &str, bytes: &[u8], parameters: Parameters) -> Result<Recorded
 }
 
 /// Returns the machine that a trace file holds.
-pub fn machine(file: &str, bytes: &[u8]) -> Result<Machine, RecordedError> {
-    let imported = import(file, bytes, &mut Nothing)?;
+pub fn machine(file: &str, open: &Open<'_>) -> Result<Machine, RecordedError> {
+    let imported = pass(file, open, &mut Nothing)?;
     machine_in(file, &imported)?.ok_or_else(|| RecordedError::NoMachine { file: file.to_owned() })
+}
+
+/// Passes the events of a file to a sink.
+fn pass(file: &str, open: &Open<'_>, sink: &mut dyn Sink) -> Result<Imported, RecordedError> {
+    let bytes = open().map_err(|error| RecordedError::Read { file: file.to_owned(), error })?;
+    Ok(import(file, bytes, sink)?)
+}
+
+/// Gathers the history of the scope. Reads no further than it needs.
+fn history(
+    file: &str,
+    open: &Open<'_>,
+    machine: &Machine,
+    scope: &Scope,
+    imported: &Imported,
+) -> Result<History, RecordedError> {
+    let is_done = Arc::new(AtomicBool::new(false));
+    let recorder = Recorder::of(machine, scope.clone());
+    let mut recorder = UntilDone { recorder, is_done: is_done.clone() };
+    let bytes = open().map_err(|error| RecordedError::Read { file: file.to_owned(), error })?;
+    import(file, Until { bytes, is_done }, &mut recorder)?;
+    let recorder = recorder.recorder;
+    let is_full = recorder.is_full();
+    let history = recorder.history(Some(imported.length));
+    if is_full {
+        return Err(too_long(file, scope, imported, &history));
+    }
+    if scope.selects_tasks() && !history.tasks.iter().any(|task| task.in_scope) {
+        let has = roles(&history, |task| task.run_ns);
+        return Err(RecordedError::NoSuchTasks { file: file.to_owned(), has: has.join(", ") });
+    }
+    Ok(history)
+}
+
+fn too_long(file: &str, scope: &Scope, imported: &Imported, history: &History) -> RecordedError {
+    let reached = history.full.unwrap_or(history.end).saturating_sub(history.start);
+    let busiest = roles(history, |task| task.steps.len() as u64);
+    RecordedError::TooLong {
+        file: file.to_owned(),
+        events: imported.events.all(),
+        length: TimeSpan(rounded(imported.length)),
+        reached: TimeSpan(rounded(reached)),
+        from: TimeSpan(scope.from),
+        window: TimeSpan(rounded(reached)),
+        busiest: busiest.into_iter().next().unwrap_or_default(),
+    }
+}
+
+/// Returns a time with at most two digits that are not 0, rounded down.
+fn rounded(ns: u64) -> u64 {
+    let unit = 10u64.pow(ns.max(1).ilog10().saturating_sub(1));
+    ns / unit * unit
+}
+
+/// Number of roles that a message names.
+const ROLES: usize = 5;
+
+/// Returns patterns of the roles with the highest sums, the highest first.
+fn roles(history: &History, value: impl Fn(&TaskHistory) -> u64) -> Vec<String> {
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    for task in &history.tasks {
+        let role = scxlab_recording::role_name(&task.name.comm);
+        *sums.entry(role.replace('N', "*") + "*").or_default() += value(task);
+    }
+    let mut sums: Vec<(String, u64)> = sums.into_iter().collect();
+    sums.sort_by_key(|(_, sum)| std::cmp::Reverse(*sum));
+    sums.into_iter().take(ROLES).map(|(role, _)| role).collect()
+}
+
+/// The bytes of a file, up to the place from which no event matters.
+struct Until<R> {
+    bytes: R,
+    is_done: Arc<AtomicBool>,
+}
+
+impl<R: Read> Read for Until<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if self.is_done.load(Ordering::Relaxed) { Ok(0) } else { self.bytes.read(to) }
+    }
+}
+
+/// A recorder that tells when no later event matters.
+struct UntilDone {
+    recorder: Recorder,
+    is_done: Arc<AtomicBool>,
+}
+
+impl Sink for UntilDone {
+    fn event(&mut self, event: &Event, names: &Names) {
+        self.recorder.event(event, names);
+        self.is_done.store(self.recorder.is_done(), Ordering::Relaxed);
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.recorder.finish()
+    }
 }
 
 fn machine_in(file: &str, imported: &Imported) -> Result<Option<Machine>, RecordedError> {
@@ -179,9 +351,28 @@ mod tests {
     #[test]
     fn parameters_are_parsed_and_refused() {
         let parse = |text| Parameters::parse("a.pftrace", text);
-        assert_eq!(parse("").unwrap(), Parameters { repeat: 1, scale: 1 });
-        assert_eq!(parse("repeat=3,scale=2x").unwrap(), Parameters { repeat: 3, scale: 2 });
-        for wrong in ["scale", "scale=0", "scale=1001", "scal=2", "scale=2y"] {
+        assert_eq!(parse("").unwrap(), Parameters::default());
+        let scale = |permille| Scale { permille };
+        let times = Parameters { repeat: 3, scale: scale(2000), ..Parameters::default() };
+        assert_eq!(parse("repeat=3,scale=2x").unwrap(), times);
+        assert_eq!(parse("scale=0.5").unwrap().scale, scale(500));
+        assert_eq!(parse("scale=1.25x").unwrap().scale, scale(1250));
+        let scope = parse("from=2s,for=500ms,tasks=web*,tasks=db,cgroup=/shop").unwrap().scope;
+        assert_eq!((scope.from, scope.until()), (2_000_000_000, 2_500_000_000));
+        assert_eq!((scope.tasks.len(), scope.cgroup.as_deref()), (2, Some("/shop")));
+        let wrong = [
+            "scale",
+            "scale=0",
+            "scale=1001",
+            "scal=2",
+            "scale=2y",
+            "scale=1.2345",
+            "scale=.5",
+            "from=2",
+            "for=0s",
+            "tasks=",
+        ];
+        for wrong in wrong {
             let error = parse(wrong).unwrap_err().to_string();
             assert!(error.contains(wrong) && error.contains("repeat=N"), "{error}");
         }
@@ -189,9 +380,9 @@ mod tests {
 
     #[test]
     fn text_is_no_recording() {
-        let parameters = Parameters { repeat: 1, scale: 1 };
         for other in [&b"[[thread]]\nname = 'x'"[..], b""] {
-            let error = read("a", other, parameters).err().unwrap();
+            let open = || -> io::Result<Box<dyn Read>> { Ok(Box::new(other)) };
+            let error = read("a", &open, &Parameters::default()).err().unwrap();
             assert!(error.is_no_trace() && error.to_string().starts_with("a is "), "{error}");
         }
     }

@@ -6,6 +6,7 @@
 //! format.
 
 use indexmap::IndexMap;
+use scxlab_machine::hash::HashWriter;
 use serde::{Deserialize, Serialize};
 
 use crate::agreement::{Agreement, agreement};
@@ -142,11 +143,13 @@ impl Results {
 
 fn manifest(session: &Session, request: Request) -> Manifest {
     let machine = &session.machine;
-    let workload = match &session.workload {
-        Workload::Program(program) => serde_json::to_vec(program),
-        Workload::Command(words) => serde_json::to_vec(words),
+    // The text of a recording's program can be larger than memory.
+    let mut hash = HashWriter::default();
+    let written = match &session.workload {
+        Workload::Program(program) => serde_json::to_writer(&mut hash, program),
+        Workload::Command(words) => serde_json::to_writer(&mut hash, words),
     };
-    let workload = workload.expect("a workload is plain data");
+    written.expect("a workload is plain data");
     Manifest {
         scxlab: request.version,
         target: request.targets.first().cloned().unwrap_or_default(),
@@ -156,7 +159,7 @@ fn manifest(session: &Session, request: Request) -> Manifest {
             workload: request.workload,
             name: session.workload.name().to_owned(),
             unit: session.workload.unit().to_owned(),
-            hash: hex(scxlab_machine::hash::hash_bytes(&workload)),
+            hash: hex(hash.finish()),
         },
         machine: MachineEntry {
             machine: request.machine,

@@ -2,6 +2,8 @@
 //! The closed loop: a simulated workload is recorded, and the recording is simulated. The ground
 //! truth is known, because it is the workload itself under every scheduler.
 
+#[path = "recordings/scaled.rs"]
+mod scaled;
 #[path = "recordings/workloads.rs"]
 mod workloads;
 
@@ -10,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use scxlab_lab::input::{InputFiles, NoFiles, SchedulerInput, Workload};
 use scxlab_lab::prepare::Prepared;
-use scxlab_lab::recorded::{self, Parameters};
+use scxlab_lab::recorded::{self, Parameters, Recorded, RecordedError};
 use scxlab_lab::reproduce::score::median;
 use scxlab_lab::run::Run;
 use scxlab_lab::sim::{SimSpec, simulate};
@@ -19,7 +21,7 @@ use scxlab_recording::{Options, Recorder, Wait, infer};
 use scxlab_trace::import::import;
 use scxlab_trace::{Event, EventKind, Names, PerfettoSink, Sink, Tracer};
 use scxlab_workload::program::ThreadTemplate;
-use scxlab_workload::{Program, load};
+use scxlab_workload::{Perturb, Program, load};
 use workloads::{CASES, Case};
 
 const MS: u64 = 1_000_000;
@@ -36,39 +38,63 @@ const OTHERS: [&str; 8] = [
     "vtime",
 ];
 
+fn run_perturbed(machine: &Arc<Machine>, program: &Program, seed: u64, perturb: Perturb) -> Run {
+    let scheduler =
+        Prepared::simulated(&SchedulerInput::resolve("eevdf", &NoFiles).unwrap(), machine);
+    let scheduler = scheduler.unwrap();
+    let spec = SimSpec::new(machine, program, &scheduler, seed);
+    let spec = SimSpec { duration: Some(LENGTH), perturb, ..spec };
+    simulate(&spec, Tracer::default(), &|_| None).unwrap().0
+}
+
 fn run_with(
     machine: &Arc<Machine>,
     scheduler: &str,
     program: &Program,
-    seed: u64,
+    (seed, length): (u64, u64),
     tracer: Tracer,
 ) -> (Run, Tracer) {
     let input = SchedulerInput::resolve(scheduler, &NoFiles).unwrap();
     let scheduler = Prepared::simulated(&input, machine).unwrap();
     let spec =
-        SimSpec { duration: Some(LENGTH), ..SimSpec::new(machine, program, &scheduler, seed) };
+        SimSpec { duration: Some(length), ..SimSpec::new(machine, program, &scheduler, seed) };
     simulate(&spec, tracer, &|_| None).unwrap()
 }
 
 fn run(machine: &Arc<Machine>, scheduler: &str, program: &Program, seed: u64) -> Run {
-    run_with(machine, scheduler, program, seed, Tracer::default()).0
+    run_for(machine, scheduler, program, seed, LENGTH)
+}
+
+fn run_for(
+    machine: &Arc<Machine>,
+    scheduler: &str,
+    program: &Program,
+    seed: u64,
+    length: u64,
+) -> Run {
+    run_with(machine, scheduler, program, (seed, length), Tracer::default()).0
 }
 
 /// Runs a program under the kernel's default class, and returns the Perfetto file of its events.
 fn record(machine: &Arc<Machine>, program: &Program, seed: u64) -> (Run, Vec<u8>) {
     let bytes = Buffer::default();
     let tracer = Tracer::with_sink(PerfettoSink::new(bytes.clone(), machine));
-    let (run, mut tracer) = run_with(machine, "eevdf", program, seed, tracer);
+    let (run, mut tracer) = run_with(machine, "eevdf", program, (seed, LENGTH), tracer);
     tracer.finish().unwrap();
     let bytes = std::mem::take(&mut *bytes.0.lock().unwrap());
     (run, bytes)
 }
 
 fn replay(bytes: &[u8]) -> Program {
-    let parameters = Parameters { repeat: 1, scale: 1 };
-    let recorded = recorded::read("a.pftrace", bytes, parameters).unwrap();
+    let recorded = read(bytes, "").unwrap();
     assert!(recorded.knows_machine);
     recorded.replay.program
+}
+
+/// Reads a file in memory, with parameters behind its name.
+fn read(bytes: &[u8], parameters: &str) -> Result<Recorded, RecordedError> {
+    let open = || -> std::io::Result<Box<dyn std::io::Read>> { Ok(Box::new(bytes)) };
+    recorded::read("a.pftrace", &open, &Parameters::parse("a.pftrace", parameters)?)
 }
 
 /// A file in memory.
@@ -203,10 +229,114 @@ fn damage_is_told() {
     let machine = Arc::new(Machine::resolve(case.machine).unwrap());
     let (_, bytes) = record(&machine, &load("w.toml", case.text).unwrap(), 1);
     let whole = replay(&bytes).notes;
-    let parameters = Parameters { repeat: 1, scale: 1 };
-    let cut = recorded::read("a.pftrace", &bytes[..bytes.len() / 2 - 1], parameters).unwrap();
+    let cut = read(&bytes[..bytes.len() / 2 - 1], "").unwrap();
     let tells = |notes: &[String]| notes.iter().any(|note| note.contains("cut off at byte"));
     assert!(tells(&cut.replay.program.notes) && !tells(&whole), "{:?}", cut.replay.program.notes);
+}
+
+/// A part of a recording does what the recording did in that time: its tasks use the same share of
+/// the CPUs, in whatever place the window begins.
+#[test]
+fn a_window_is_a_workload() {
+    for (case, from) in CASES.iter().zip([20, 30, 40].into_iter().cycle()) {
+        let machine = Arc::new(Machine::resolve(case.machine).unwrap());
+        let (first, bytes) = record(&machine, &load("w.toml", case.text).unwrap(), 1);
+        let window = read(&bytes, &format!("from={from}ms,for=100ms")).unwrap();
+        assert_eq!(window.replay.program.duration.unwrap().0, 100 * MS, "{}", case.name);
+        let replayed = run(&machine, "eevdf", &window.replay.program, 1);
+        let error = percent(total(&replayed), total(&first));
+        println!("{:18} CPU time {error:+.1} %", case.name);
+        assert!(error.abs() <= 12.0, "{}: CPU time {error:+.1} %", case.name);
+    }
+    let bytes = record(&Arc::new(Machine::resolve("2c").unwrap()), &hogs(), 1).1;
+    let late = read(&bytes, "from=1s").err().unwrap().to_string();
+    assert!(late.contains("nothing begins at 1s"), "{late}");
+}
+
+/// A task that runs alone on its CPU has no event in a window, and is in the workload all the same.
+#[test]
+fn a_window_has_the_tasks_that_run_when_it_begins() {
+    let machine = Arc::new(Machine::resolve("2c").unwrap());
+    let bytes = record(&machine, &hogs(), 1).1;
+    let window = read(&bytes, "from=100ms,for=50ms").unwrap();
+    assert_eq!(window.replay.program.threads.len(), 2);
+    let run = run(&machine, "eevdf", &window.replay.program, 1);
+    let hog = run.tasks.iter().find(|task| task.name == "hog").unwrap();
+    assert!(hog.run_ns > LENGTH * 9 / 10, "{} ns", hog.run_ns);
+}
+
+fn hogs() -> Program {
+    let text = "
+[[thread]]
+name = 'hog'
+cpus = '0'
+ops = [{ loop = { ops = [{ compute = '1ms' }] } }]
+[[thread]]
+name = 'timer'
+cpus = '1'
+ops = [{ loop = { ops = [{ sleep = '4ms' }, { compute = '10us' }] } }]";
+    load("hogs.toml", text).unwrap()
+}
+
+#[test]
+fn tasks_are_chosen_by_name_and_cgroup() {
+    let case = CASES.iter().find(|case| case.name == "caps").unwrap();
+    let machine = Arc::new(Machine::resolve(case.machine).unwrap());
+    let bytes = record(&machine, &load("w.toml", case.text).unwrap(), 1).1;
+    let names = |parameters: &str| -> Vec<String> {
+        let program = read(&bytes, parameters).unwrap().replay.program;
+        program.threads.into_iter().map(|t| t.name).collect()
+    };
+    let all =
+        |names: &[String], part: &str| names.len() == 3 && names.iter().all(|n| n.contains(part));
+    assert_eq!(names("").len(), 6);
+    assert!(all(&names("tasks=we?*"), "web") && all(&names("cgroup=/b"), "job"));
+    assert_eq!(names("tasks=web*,tasks=job*").len(), 6);
+    let error = read(&bytes, "tasks=nobody").err().unwrap().to_string();
+    assert!(error.contains("web*") && error.contains("job*"), "{error}");
+}
+
+#[test]
+fn a_file_without_events_is_refused() {
+    let machine = Machine::resolve("2c").unwrap();
+    let bytes = Buffer::default();
+    let mut sink = PerfettoSink::new(bytes.clone(), &machine);
+    sink.finish().unwrap();
+    let bytes = std::mem::take(&mut *bytes.0.lock().unwrap());
+    let error = read(&bytes, "").err().unwrap();
+    assert!(matches!(error, RecordedError::NoSwitches { .. }), "{error}");
+}
+
+/// Changes of a task's attributes during a recording come back in its replay.
+#[test]
+fn changes_of_attributes_are_replayed() {
+    let text = r#"
+[[cgroup]]
+path = "/low"
+weight = 10
+[[thread]]
+name = "changing"
+ops = [{ loop = { ops = [{ compute = "20ms" }, { count = 1 }, { set_nice = 10 }, { compute = "5ms" },
+    { set_policy = "batch" }, { set_affinity = "1" }, { compute = "5ms" }, { move_cgroup = "/low" },
+    { compute = "5ms" }, { move_cgroup = "/" }, "clear_affinity", { set_policy = "normal" }, { set_nice = 0 }] } }]
+[[thread]]
+name = "other"
+instances = 2
+ops = [{ loop = { ops = [{ compute = "1ms" }] } }]
+"#;
+    let machine = Arc::new(Machine::resolve("2c").unwrap());
+    let (first, bytes) = record(&machine, &load("w.toml", text).unwrap(), 1);
+    let program = replay(&bytes);
+    let changing = program.threads.iter().find(|t| t.name == "changing").unwrap();
+    let ops = format!("{:?}", changing.ops);
+    for op in
+        ["SetNice(10)", "SetPolicy(Batch)", "SetAffinity", "ClearAffinity", "MoveCgroup(\"/low\")"]
+    {
+        assert!(ops.contains(op), "{op}: {ops}");
+    }
+    let (a, b) = (run_time(&first), run_time(&run(&machine, "eevdf", &program, 1)));
+    let error = percent(b["changing"] as f64, a["changing"] as f64);
+    assert!(error.abs() <= 5.0, "CPU time {error:+.1} %");
 }
 
 /// One file, whatever its name.

@@ -5,6 +5,8 @@
 //! Owns: the mixing. A value must be the same in every later version.
 //! Does not: resist an attacker; serve hash tables (they use `rustc-hash`).
 
+use std::io;
+
 /// Odd constants of xxHash64 (Yann Collet), used because their quality as multipliers is known.
 const P1: u64 = 0x9e37_79b1_85eb_ca87;
 const P2: u64 = 0xc2b2_ae3d_27d4_eb4f;
@@ -43,6 +45,62 @@ impl StableHash {
     /// Returns the value so far, with every bit of the state spread over every bit of the result.
     pub const fn finish(self) -> u64 {
         splitmix_finalize(self.0)
+    }
+}
+
+/// The hash of one byte string that comes in pieces, which need not be in memory together. The
+/// pieces do not count: the value is that of `hash_bytes` of the whole string.
+///
+/// ```
+/// use std::io::Write;
+/// use scxlab_machine::hash::{HashWriter, hash_bytes};
+/// let mut writer = HashWriter::default();
+/// writer.write_all(b"arr").unwrap();
+/// writer.write_all(b"ivals").unwrap();
+/// assert_eq!(writer.finish(), hash_bytes(b"arrivals"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct HashWriter {
+    hash: StableHash,
+    /// Bytes of the present word, of which `length % 8` are set.
+    word: [u8; 8],
+    length: u64,
+}
+
+impl Default for HashWriter {
+    fn default() -> Self {
+        HashWriter { hash: StableHash::new(0), word: [0; 8], length: 0 }
+    }
+}
+
+impl HashWriter {
+    /// Returns the hash of all bytes so far.
+    pub fn finish(mut self) -> u64 {
+        let filled = (self.length % 8) as usize;
+        if filled > 0 {
+            self.word[filled..].fill(0);
+            self.hash.add(u64::from_le_bytes(self.word));
+        }
+        self.hash.add(self.length);
+        self.hash.finish()
+    }
+}
+
+impl io::Write for HashWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for byte in bytes {
+            let at = (self.length % 8) as usize;
+            self.word[at] = *byte;
+            self.length += 1;
+            if at == 7 {
+                self.hash.add(u64::from_le_bytes(self.word));
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -96,6 +154,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn pieces_do_not_count(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..8)) {
+            use std::io::Write;
+            let mut writer = HashWriter::default();
+            pieces.iter().for_each(|piece| writer.write_all(piece).unwrap());
+            prop_assert_eq!(writer.finish(), hash_bytes(&pieces.concat()));
+        }
+
         #[test]
         fn one_changed_word_changes_the_hash(
             words in prop::collection::vec(any::<u64>(), 1..40), at in any::<prop::sample::Index>(), flip in 1u64..,

@@ -21,10 +21,11 @@ use std::io;
 
 use scxlab_machine::{CpuId, Machine, Nanos, TaskId};
 use scxlab_trace::event::{Event, EventKind, PrevState};
-use scxlab_trace::{Call, Names, Sink};
+use scxlab_trace::{Call, Names, Sink, TaskAttributes};
 
 use crate::history::{History, Origin, Sleep, Step, TaskHistory, TaskIndex, Waker};
 use crate::overhead::Overhead;
+use crate::scope::Scope;
 use cpu::{Cpus, WORK_SHIFT};
 
 /// Maximum number of steps and waits of a recording. A step takes 48 bytes.
@@ -38,6 +39,9 @@ const CALL_LENGTH: Nanos = 50_000;
 
 /// Time in ns by which an event can come before another that caused it.
 const CLOCK_SKEW: Nanos = 1_000_000;
+
+/// Index of a wait that is not in the history.
+const NO_SLEEP: u32 = u32::MAX;
 
 /// Time in ns after a task's begin of running within which a read belongs to the wait before it.
 const AFTER_WAIT: Nanos = 50_000;
@@ -60,6 +64,9 @@ pub struct Recorder {
     by_pid: BTreeMap<u32, TaskIndex>,
     cpus: Cpus,
     overhead: Overhead,
+    scope: Scope,
+    /// The task of each CPU before the window.
+    before: BTreeMap<CpuId, TaskId>,
     begun: bool,
     nr_steps: u64,
 }
@@ -83,8 +90,8 @@ struct Track {
 struct EarlyWake {
     at: Nanos,
     by: Waker,
-    /// Index of the wake-up in the waker's steps.
-    step: usize,
+    /// Index of the wake-up in the waker's steps, if it is there.
+    step: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +106,11 @@ enum State {
 impl Recorder {
     /// Creates a recorder for a trace of this machine.
     pub fn new(machine: &Machine) -> Recorder {
+        Recorder::of(machine, Scope::default())
+    }
+
+    /// Creates a recorder for a part of a trace of this machine.
+    pub fn of(machine: &Machine, scope: Scope) -> Recorder {
         Recorder {
             history: History::default(),
             tracks: Vec::new(),
@@ -106,6 +118,8 @@ impl Recorder {
             by_pid: BTreeMap::new(),
             cpus: Cpus::new(machine),
             overhead: Overhead::of(machine),
+            scope,
+            before: BTreeMap::new(),
             begun: false,
             nr_steps: 0,
         }
@@ -117,10 +131,15 @@ impl Recorder {
         self.nr_steps >= MAX_STEPS
     }
 
+    /// Whether no later event can change the history.
+    pub fn is_done(&self) -> bool {
+        self.is_full() || self.history.end >= self.scope.until()
+    }
+
     /// Returns the history. `end` is the time of the recording's end, if it is later than the last
     /// event.
     pub fn history(mut self, end: Option<Nanos>) -> History {
-        let end = self.history.end.max(end.unwrap_or(0));
+        let end = self.history.end.max(end.unwrap_or(0)).min(self.scope.until());
         self.history.end = end;
         for cpu in self.cpus.ids() {
             if let Some(task) = self.cpus.task(cpu) {
@@ -164,10 +183,27 @@ impl Recorder {
         if *known != version {
             *known = version;
             if let Some(name) = names.task(id) {
-                let task = &mut self.history.tasks[task as usize];
-                task.name = name.clone();
-                task.is_vcpu |= is_vcpu(&name.comm);
+                let t = &mut self.history.tasks[task as usize];
+                t.name = name.clone();
+                t.is_vcpu |= is_vcpu(&name.comm);
+                self.select(task, names.attributes(id));
             }
+        }
+    }
+
+    /// Takes a task into the scope once its name and attributes match. A task that has done
+    /// something before is in the workload from then on.
+    fn select(&mut self, task: TaskIndex, attributes: Option<&TaskAttributes>) {
+        let t = &mut self.history.tasks[task as usize];
+        if t.in_scope || !self.scope.has(&t.name.comm, attributes) {
+            return;
+        }
+        t.in_scope = true;
+        let track = &mut self.tracks[task as usize];
+        track.open = 0;
+        if t.switches > 0 {
+            (t.origin, t.born) = (Origin::Appeared, self.history.end.max(self.history.start));
+            (t.run_ns, t.wait_ns, track.switched_in) = (0, 0, t.born);
         }
     }
 
@@ -182,6 +218,8 @@ impl Recorder {
         self.history.tasks.push(TaskHistory {
             name,
             attributes: None,
+            changes: Vec::new(),
+            in_scope: false,
             origin,
             born: self.history.end.max(self.history.start),
             ended: None,
@@ -200,9 +238,17 @@ impl Recorder {
         task
     }
 
+    /// Adds a step. The steps of tasks that are out of scope take no memory, nor do their wake-ups.
     fn push(&mut self, task: TaskIndex, step: Step) {
-        self.nr_steps += 1;
-        self.history.tasks[task as usize].steps.push(step);
+        let in_scope = |task: TaskIndex| self.history.tasks[task as usize].in_scope;
+        let woken = if let Step::Wake(other, _) = step { in_scope(other) } else { true };
+        if in_scope(task) && woken {
+            self.nr_steps += 1;
+            self.history.tasks[task as usize].steps.push(step);
+            if self.is_full() {
+                self.history.full.get_or_insert(self.history.end);
+            }
+        }
     }
 
     /// Lets the CPU's task work until `at`.
@@ -363,7 +409,10 @@ impl Recorder {
     }
 
     fn begin_sleep(&mut self, from: Nanos, task: TaskIndex, uninterruptible: bool) -> State {
-        let TaskHistory { sleeps, steps, .. } = &mut self.history.tasks[task as usize];
+        let TaskHistory { sleeps, steps, in_scope, .. } = &mut self.history.tasks[task as usize];
+        if !*in_scope {
+            return State::Asleep { sleep: NO_SLEEP };
+        }
         let (sleep, step) = (sleeps.len() as u32, steps.len() as u32);
         sleeps.push(Sleep { from, until: None, by: Waker::Unknown, step, uninterruptible });
         self.push(task, Step::Sleep(sleep));
@@ -387,8 +436,9 @@ impl Recorder {
     }
 
     fn end_sleep(&mut self, at: Nanos, task: TaskIndex, sleep: u32, by: Waker) {
-        let sleep = &mut self.history.tasks[task as usize].sleeps[sleep as usize];
-        (sleep.until, sleep.by) = (Some(at), by);
+        if let Some(sleep) = self.history.tasks[task as usize].sleeps.get_mut(sleep as usize) {
+            (sleep.until, sleep.by) = (Some(at), by);
+        }
     }
 
     fn wakeup(
@@ -430,7 +480,7 @@ impl Recorder {
         let source = waker.map_or(Waker::Interrupt, Waker::Task);
         self.end_sleep(at, task, sleep, source);
         self.tracks[task as usize].state = State::Ready { since: at };
-        if let Some(waker) = waker {
+        if let Some(waker) = waker.filter(|_| sleep != NO_SLEEP) {
             self.push(waker, Step::Wake(task, sleep));
         }
     }
@@ -439,10 +489,11 @@ impl Recorder {
     fn wake_early(&mut self, at: Nanos, task: TaskIndex, waker: Option<TaskIndex>) {
         self.forget_early(task);
         let sleep = self.history.tasks[task as usize].sleeps.len() as u32;
-        let mut step = 0;
+        let mut step = None;
         if let Some(waker) = waker {
-            step = self.history.tasks[waker as usize].steps.len();
+            let next = self.history.tasks[waker as usize].steps.len();
             self.push(waker, Step::Wake(task, sleep));
+            step = (self.history.tasks[waker as usize].steps.len() > next).then_some(next);
         }
         let by = waker.map_or(Waker::Interrupt, Waker::Task);
         self.tracks[task as usize].early = Some(EarlyWake { at, by, step });
@@ -450,7 +501,7 @@ impl Recorder {
 
     /// Takes back an early wake-up that no wait followed.
     fn forget_early(&mut self, task: TaskIndex) {
-        if let Some(EarlyWake { by: Waker::Task(waker), step, .. }) =
+        if let Some(EarlyWake { by: Waker::Task(waker), step: Some(step), .. }) =
             self.tracks[task as usize].early.take()
         {
             self.history.tasks[waker as usize].steps[step] = Step::Work(0);
@@ -577,7 +628,7 @@ impl Recorder {
         at.saturating_sub(track.switched_in) < AFTER_WAIT && track.open >> WORK_SHIFT < AFTER_WAIT
     }
 
-    fn attributes(&mut self, task: TaskId, names: &Names) {
+    fn attributes(&mut self, at: Nanos, task: TaskId, names: &Names) {
         let Some(attributes) = names.attributes(task).cloned() else { return };
         let task = self.task(task, names);
         let mut path = attributes.cgroup.as_str();
@@ -587,12 +638,60 @@ impl Recorder {
             }
             path = path.rsplit_once('/').map_or("", |(parent, _)| parent);
         }
-        let before = self.history.tasks[task as usize].attributes.as_ref().map(|a| a.nice);
-        if before.is_some_and(|nice| nice != attributes.nice) {
-            self.close(task);
-            self.push(task, Step::Nice(attributes.nice));
-        } else {
-            self.history.tasks[task as usize].attributes = Some(attributes);
+        self.select(task, Some(&attributes));
+        let t = &mut self.history.tasks[task as usize];
+        let has_acted = t.switches > 0 || !t.steps.is_empty();
+        let latest = t.changes.last().or(t.attributes.as_ref());
+        match latest {
+            Some(latest) if *latest == attributes => {}
+            Some(_) if self.begun && has_acted => self.change(at, task, attributes),
+            _ => t.attributes = Some(attributes),
+        }
+    }
+
+    /// Notes new attributes of a task. If it runs, it has set them itself.
+    fn change(&mut self, at: Nanos, task: TaskIndex, attributes: TaskAttributes) {
+        let mut cpus = self.cpus.ids();
+        if let Some(cpu) = cpus.find(|cpu| self.cpus.task(*cpu) == Some(task)) {
+            self.run_to(cpu, at.saturating_sub(self.overhead.attributes));
+            self.cpus.busy_until(cpu, at);
+        }
+        self.close(task);
+        let t = &mut self.history.tasks[task as usize];
+        let change = t.changes.len() as u32;
+        if t.in_scope {
+            t.changes.push(attributes);
+            self.push(task, Step::Change(change));
+        }
+    }
+}
+
+impl Recorder {
+    /// Takes an event before the window: only the attributes of tasks and the tasks of the CPUs
+    /// matter.
+    fn before_window(&mut self, event: &Event, names: &Names) {
+        let Event { time: at, cpu, kind } = *event;
+        match kind {
+            EventKind::Attributes { task } => self.attributes(at, task, names),
+            EventKind::Switch { next: Some(next), .. } => _ = self.before.insert(cpu, next),
+            EventKind::Switch { next: None, .. } => _ = self.before.remove(&cpu),
+            EventKind::Exit { task } if task.idx() < self.slots.len() => {
+                self.slots[task.idx()] = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// Begins the history at the first event, or at the begin of the window, with the tasks that
+    /// run then.
+    fn begin(&mut self, at: Nanos, names: &Names) {
+        let start = if self.scope.from > 0 { self.scope.from } else { at };
+        (self.history.start, self.history.end) = (start, start);
+        self.history.tasks.iter_mut().for_each(|task| task.born = start);
+        for (cpu, task) in std::mem::take(&mut self.before) {
+            let task = self.task(task, names);
+            self.history.tasks[task as usize].origin = Origin::Start;
+            self.switch_in(start, cpu, task);
         }
     }
 }
@@ -632,11 +731,16 @@ impl Sink for Recorder {
             self.history.inconsistent += u64::from(!self.cpus.has(cpu));
             return;
         }
-        if !std::mem::replace(&mut self.begun, true) {
-            self.history.start = at;
-            self.history.end = at;
+        if at < self.scope.from {
+            return self.before_window(event, names);
         }
-        self.history.end = self.history.end.max(at);
+        if !std::mem::replace(&mut self.begun, true) {
+            self.begin(at, names);
+        }
+        self.history.end = self.history.end.max(at).min(self.scope.until());
+        if at >= self.scope.until() {
+            return;
+        }
         match kind {
             EventKind::Switch { prev, next, prev_state } => {
                 self.switch(at, cpu, (prev, next), prev_state, names);
@@ -656,7 +760,7 @@ impl Sink for Recorder {
                 let task = self.task(task, names);
                 self.call(at, cpu, task, call);
             }
-            EventKind::Attributes { task } => self.attributes(task, names),
+            EventKind::Attributes { task } => self.attributes(at, task, names),
             EventKind::GuestRun { .. } => {
                 if let Some(task) = self.cpus.task(cpu) {
                     self.history.tasks[task as usize].is_vcpu = true;

@@ -24,6 +24,8 @@ pub struct History {
     pub tasks: Vec<TaskHistory>,
     /// Limits of the cgroups of the tasks, by path.
     pub cgroups: BTreeMap<String, CgroupAttributes>,
+    /// Time at which the history had as many steps as it may have.
+    pub full: Option<Nanos>,
     /// Number of events that the recorder lost.
     pub lost: u64,
     /// Number of events that do not fit the events before them, such as a switch from a task that
@@ -52,8 +54,12 @@ pub enum Origin {
 pub struct TaskHistory {
     /// Name at the end of the task, or of the recording.
     pub name: TaskName,
-    /// Attributes, if the recording has them.
+    /// The first attributes, if the recording has any.
     pub attributes: Option<TaskAttributes>,
+    /// Attributes to which the task changed during the recording, in order.
+    pub changes: Vec<TaskAttributes>,
+    /// Whether the task is in the recorder's scope. The others have no steps and no waits.
+    pub in_scope: bool,
     /// How the task came into the recording.
     pub origin: Origin,
     /// Time at which the task came.
@@ -87,8 +93,8 @@ pub enum Step {
     Wake(TaskIndex, u32),
     /// The task forked another.
     Fork(TaskIndex),
-    /// The task's nice value changed.
-    Nice(i8),
+    /// The task's attributes changed to these, by their index in `changes`.
+    Change(u32),
 }
 
 /// The source of a wake-up.

@@ -16,6 +16,7 @@ mod passes;
 mod regular;
 mod rehearse;
 mod roles;
+mod scale;
 mod task;
 mod timers;
 mod units;
@@ -30,6 +31,8 @@ use crate::history::{History, Origin, TaskHistory, TaskIndex};
 use crate::overhead::Overhead;
 pub use futexes::Futex;
 pub use roles::name as role_name;
+pub use scale::Scale;
+use scale::{Copy, Scaled};
 use task::{Item, Semaphore};
 pub use waits::Wait;
 
@@ -38,6 +41,8 @@ pub use waits::Wait;
 pub struct Options {
     /// Name of the program.
     pub name: String,
+    /// The load from outside, compared with the recording.
+    pub scale: Scale,
 }
 
 /// Reason why a recording is no workload.
@@ -75,20 +80,76 @@ pub fn infer(
     if !plan.kept.contains(&true) {
         return Err(InferError::NoTasks);
     }
-    let mut program = program(&plan, machine, options, true);
+    let mut complete = true;
+    let mut program = program(&plan, machine, options, Copies { complete, ..Copies::ONE });
     if !rehearse::ends(&program) {
         plan.shared.clear();
-        program = self::program(&plan, machine, options, false);
+        complete = false;
+        program = self::program(&plan, machine, options, Copies { complete, ..Copies::ONE });
         if !rehearse::ends(&program) {
             let note = "its threads may come to wait for one another for ever";
             program.notes.push(format!("{}: {note}", options.name));
         }
     }
+    if !options.scale.is_one() {
+        program = scaled(&plan, machine, options, complete, program);
+    }
     Ok(Replay { program, kept: plan.kept, waits: plan.waits, futexes: plan.futexes })
 }
 
-/// Returns the program of a plan. `complete`: with inferred posts and waits.
-fn program(plan: &Plan<'_>, machine: &Machine, options: &Options, complete: bool) -> Program {
+/// Which program a plan becomes.
+#[derive(Clone, Copy)]
+struct Copies {
+    /// With inferred posts and waits.
+    complete: bool,
+    scale: Scale,
+    /// Whether all tasks are copied, so that none serves several copies.
+    whole: bool,
+    /// Number of the draw of a part of the clients.
+    draw: u32,
+}
+
+/// Number of draws of a part of the clients.
+const DRAWS: u32 = 8;
+
+impl Copies {
+    const ONE: Copies =
+        Copies { complete: true, scale: Scale { permille: 1000 }, whole: false, draw: 0 };
+}
+
+/// Returns the program with more or fewer clients. `one` is the program of the recorded ones.
+fn scaled(
+    plan: &Plan<'_>,
+    machine: &Machine,
+    options: &Options,
+    complete: bool,
+    one: Program,
+) -> Program {
+    let of = |whole, draw| {
+        let copies = Copies { complete, scale: options.scale, whole, draw };
+        let mut program = program(plan, machine, options, copies);
+        program.notes.splice(0..0, one.notes.iter().cloned());
+        program
+    };
+    // A part of the clients can be one that the servers' order of requests does not suit.
+    let draws = if options.scale.permille.is_multiple_of(1000) { 1 } else { DRAWS };
+    for draw in 0..draws {
+        let program = of(false, draw);
+        if rehearse::ends(&program) || !rehearse::ends(&one) {
+            return program;
+        }
+    }
+    let mut program = of(true, 0);
+    program.notes.push(format!(
+        "{}: the servers of the recording cannot serve other clients than the recorded ones in \
+         their order, so that all tasks are copied",
+        options.name
+    ));
+    program
+}
+
+/// Returns the program of a plan.
+fn program(plan: &Plan<'_>, machine: &Machine, options: &Options, copies: Copies) -> Program {
     let history = plan.history;
     let counted = units::has_counts(plan);
     let finite =
@@ -98,11 +159,13 @@ fn program(plan: &Plan<'_>, machine: &Machine, options: &Options, complete: bool
     let holds = locks::holds(&visible);
     let place = |(task, items)| (task, locks::place(items, task, &holds));
     let mut items: BTreeMap<TaskIndex, Vec<Item>> = visible.into_iter().map(place).collect();
-    let semaphores = if complete { regular::complete(plan, &mut items) } else { Vec::new() };
+    let semaphores = if copies.complete { regular::complete(plan, &mut items) } else { Vec::new() };
     items.values_mut().for_each(locks::sanitize);
-    Program {
+    let tasks = items.len();
+    let scaled = scale::scale(plan, items, copies);
+    let mut program = Program {
         name: options.name.clone(),
-        doc: format!("A recording of {} tasks on {}.", items.len(), machine.name),
+        doc: format!("A recording of {tasks} tasks on {}.", machine.name),
         unit: if counted { "unit" } else { "step" }.to_owned(),
         duration: (!finite).then_some(TimeSpan(plan.length())),
         cgroups: attributes::cgroups(plan),
@@ -110,25 +173,26 @@ fn program(plan: &Plan<'_>, machine: &Machine, options: &Options, complete: bool
         mutexes: futexes::mutexes(plan),
         pipes: plan.channels.pipes(),
         semaphores,
-        threads: threads(plan, &items, counted),
+        notes: scaled.notes.clone(),
         ..Program::default()
-    }
+    };
+    scaled.declare(&mut program);
+    program.threads = threads(plan, scaled, counted);
+    program
 }
 
-fn threads(
-    plan: &Plan<'_>,
-    items: &BTreeMap<TaskIndex, Vec<Item>>,
-    counted: bool,
-) -> Vec<ThreadTemplate> {
+fn threads(plan: &Plan<'_>, mut scaled: Scaled, counted: bool) -> Vec<ThreadTemplate> {
     // Thread ids tell the order in which the tasks were made, and so their first CPUs.
-    let mut order: Vec<(TaskIndex, &Vec<Item>)> = items.iter().map(|(t, i)| (*t, i)).collect();
-    order.sort_by_key(|(task, _)| plan.history.tasks[*task as usize].name.pid);
-    let thread = |(task, items): (TaskIndex, &Vec<Item>)| {
-        let ops = passes::ops(plan, task, items, counted);
+    let mut order: Vec<(Copy, TaskIndex)> = scaled.lists.keys().copied().collect();
+    order.sort_by_key(|(copy, task)| (plan.history.tasks[*task as usize].name.pid, *copy));
+    let mut thread = |(copy, task): (Copy, TaskIndex)| {
+        // The acts are gone before the next task's ops are made, because both are large.
+        let items = scaled.lists.remove(&(copy, task))?;
+        let ops = passes::ops(plan, task, &items, counted, &scaled);
         let used = !ops.is_empty() || plan.is_forked(task);
-        used.then(|| attributes::thread(plan, task, ops))
+        used.then(|| attributes::thread(plan, (copy, task), ops, &scaled))
     };
-    order.into_iter().filter_map(thread).collect()
+    order.into_iter().filter_map(&mut thread).collect()
 }
 
 /// The results of the analyses.
@@ -139,7 +203,9 @@ struct Plan<'a> {
     kept: Vec<bool>,
     /// Name of each task's thread.
     names: Vec<String>,
-    /// Whether each task begins again after its last step, because it lived until the end.
+    /// Whether each task's thread ends after its last step.
+    ends: Vec<bool>,
+    /// Whether each task begins again after its last step, or is forked again.
     repeats: Vec<bool>,
     waits: Vec<Vec<Wait>>,
     futexes: BTreeMap<u64, Futex>,
@@ -153,15 +219,18 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn new(history: &'a History, overhead: Overhead) -> Plan<'a> {
         let kept = workload(history);
+        let roles = roles::roles(history);
+        let ends = ends(history, &roles);
         let mut plan = Plan {
             history,
             overhead,
             names: attributes::names(history),
-            repeats: repeats(history, &kept),
+            repeats: repeats(history, &kept, &ends),
+            ends,
             waits: Vec::new(),
             futexes: BTreeMap::new(),
             channels: channels::Channels::new(history, &kept),
-            roles: roles::roles(history),
+            roles,
             shared: BTreeSet::new(),
             kept,
         };
@@ -225,15 +294,26 @@ impl<'a> Plan<'a> {
 /// of a machine's tasks has attributes of these only; the others are the world around them.
 fn workload(history: &History) -> Vec<bool> {
     let chosen = history.tasks.iter().any(|t| t.attributes.is_some());
-    let is_in = |t: &TaskHistory| t.attributes.is_some() || !chosen;
+    let is_in = |t: &TaskHistory| t.in_scope && (t.attributes.is_some() || !chosen);
     history.tasks.iter().map(|t| is_in(t) && !t.is_kthread() && !t.steps.is_empty()).collect()
 }
 
+/// Tells which tasks' threads end: those that ended, and those that the end of the recording cut
+/// off: they were forked during it, and others of their role ended.
+fn ends(history: &History, roles: &[u32]) -> Vec<bool> {
+    let forked = |t: &TaskHistory| matches!(t.origin, Origin::Fork(_));
+    let short = history.tasks.iter().zip(roles).filter(|(t, _)| forked(t) && t.ended.is_some());
+    let short: BTreeSet<u32> = short.map(|(_, role)| *role).collect();
+    let ends =
+        |(t, role): (&TaskHistory, &u32)| t.ended.is_some() || forked(t) && short.contains(role);
+    history.tasks.iter().zip(roles).map(ends).collect()
+}
+
 /// Tells which tasks begin again: those that lived until the end, and the children of those.
-fn repeats(history: &History, kept: &[bool]) -> Vec<bool> {
+fn repeats(history: &History, kept: &[bool], ends: &[bool]) -> Vec<bool> {
     let mut repeats = vec![false; history.tasks.len()];
     for (i, task) in history.tasks.iter().enumerate() {
-        repeats[i] = task.ended.is_none()
+        repeats[i] = !ends[i]
             || matches!(task.origin, Origin::Fork(p) if kept[p as usize] && repeats[p as usize]);
     }
     repeats

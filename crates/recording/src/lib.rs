@@ -8,16 +8,20 @@
 
 #![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]
 
-mod copies;
+mod arrivals;
 mod gather;
 pub mod history;
 mod infer;
 
 mod overhead;
+mod repeat;
+mod scope;
 pub mod understanding;
 
-pub use copies::{repeat, scale};
+pub use arrivals::{ARRIVALS, has_arrivals, vary_arrivals};
 pub use gather::{MAX_STEPS, Recorder};
 pub use history::History;
-pub use infer::{Futex, InferError, Options, Replay, Wait, infer};
+pub use infer::{Futex, InferError, Options, Replay, Scale, Wait, infer, role_name};
+pub use repeat::repeat;
+pub use scope::Scope;
 pub use understanding::{Understanding, understand};

@@ -27,6 +27,8 @@ pub struct Overhead {
     pub fork: Nanos,
     /// An exit before its event.
     pub exit: Nanos,
+    /// A change of attributes before its event.
+    pub attributes: Nanos,
 }
 
 impl Overhead {
@@ -44,6 +46,7 @@ impl Overhead {
             after_wake: lock + c.sched.enqueue_ns,
             fork: c.syscall.fork_ns + c.workload_ns("fork").unwrap_or(0),
             exit: c.syscall.exit_ns + c.workload_ns("exit").unwrap_or(0),
+            attributes: c.syscall.entry_ns,
             machine: machine.clone(),
         }
     }

@@ -9,6 +9,7 @@ use scxlab_trace::{TaskAttributes, TaskPolicy};
 use scxlab_workload::program::{CgroupDef, CpuList, Op, PolicyDef, ThreadTemplate, TimeSpan};
 
 use super::Plan;
+use super::scale::{Copy, Scaled};
 use crate::history::{History, Origin, TaskIndex};
 
 /// Returns a name for each task: the name in the recording, with the thread id if several tasks
@@ -38,8 +39,14 @@ fn plain(comm: &str) -> String {
     if name.is_empty() { "task".to_owned() } else { name }
 }
 
-/// Returns a task's thread with its ops.
-pub fn thread(plan: &Plan<'_>, task: TaskIndex, ops: Vec<Op>) -> ThreadTemplate {
+/// Returns the thread of a task in a copy, with its ops. A copy is in a process of its own, unless
+/// the process has tasks that stay single.
+pub fn thread(
+    plan: &Plan<'_>,
+    (copy, task): (Copy, TaskIndex),
+    ops: Vec<Op>,
+    scaled: &Scaled,
+) -> ThreadTemplate {
     let t = &plan.history.tasks[task as usize];
     let fallback = TaskAttributes::default();
     let attributes = t.attributes.as_ref().unwrap_or(&fallback);
@@ -57,10 +64,34 @@ pub fn thread(plan: &Plan<'_>, task: TaskIndex, ops: Vec<Op>) -> ThreadTemplate 
         slice: (attributes.slice > 0).then_some(TimeSpan(attributes.slice)),
         cpus: attributes.cpus.as_deref().and_then(cpu_list),
         cgroup: (attributes.cgroup.len() > 1).then(|| attributes.cgroup.clone()),
-        process: shares.then(|| format!("process {}", t.name.tgid)),
+        process: shares.then(|| scaled.process(plan, copy, t.name.tgid)),
         delay: delay.filter(|d| d.0 > 0),
-        ..ThreadTemplate::new(&plan.names[task as usize], ops)
+        ..ThreadTemplate::new(&scaled.name(copy, &plan.names[task as usize]), ops)
     }
+}
+
+/// Returns the ops that change a task's attributes. A slice request goes with a policy.
+pub fn change(before: &TaskAttributes, after: &TaskAttributes) -> Vec<Op> {
+    let mut ops = Vec::new();
+    if before.policy != after.policy {
+        ops.push(Op::SetPolicy(policy(after.policy)));
+    }
+    if before.nice != after.nice {
+        ops.push(Op::SetNice(after.nice));
+    }
+    if before.cpus != after.cpus {
+        let cpus = after.cpus.as_deref().and_then(cpu_list);
+        ops.push(cpus.map_or(Op::ClearAffinity, Op::SetAffinity));
+    }
+    if before.cgroup != after.cgroup {
+        let root = || "/".to_owned();
+        ops.push(Op::MoveCgroup(if after.cgroup.is_empty() {
+            root()
+        } else {
+            after.cgroup.clone()
+        }));
+    }
+    ops
 }
 
 fn policy(policy: TaskPolicy) -> PolicyDef {
@@ -87,8 +118,9 @@ fn cpu_list(text: &str) -> Option<CpuList> {
 
 /// Returns the cgroups of the workload's tasks, and those above them.
 pub fn cgroups(plan: &Plan<'_>) -> Vec<CgroupDef> {
-    let paths = plan.tasks().filter_map(|t| {
-        plan.history.tasks[t as usize].attributes.as_ref().map(|a| a.cgroup.as_str())
+    let paths = plan.tasks().flat_map(|t| {
+        let t = &plan.history.tasks[t as usize];
+        t.attributes.iter().chain(&t.changes).map(|a| a.cgroup.as_str())
     });
     let mut used: BTreeMap<&str, ()> = BTreeMap::new();
     for mut path in paths {

@@ -187,7 +187,7 @@ pub fn sanitize(items: &mut Vec<Item>) {
             _ => {}
         }
         if waits_for_task(&item.act) {
-            let unlock = |mutex| Item { at: item.at, act: Act::Unlock(mutex), with: None };
+            let unlock = |mutex| Item { at: item.at, act: Act::Unlock(mutex), with: None, copy: 0 };
             out.extend(held.take().map(unlock));
         }
         match item.act {
@@ -198,7 +198,7 @@ pub fn sanitize(items: &mut Vec<Item>) {
         out.push(item);
     }
     let at = out.last().map_or(0, |item| item.at);
-    out.extend(held.map(|mutex| Item { at, act: Act::Unlock(mutex), with: None }));
+    out.extend(held.map(|mutex| Item { at, act: Act::Unlock(mutex), with: None, copy: 0 }));
     *items = out;
 }
 
@@ -222,7 +222,7 @@ struct Placed {
 
 impl Placed {
     fn push(&mut self, act: Act) {
-        self.out.push(Item { at: self.at, act, with: None });
+        self.out.push(Item { at: self.at, act, with: None, copy: 0 });
     }
 
     /// Adds work, and the releases that fall into it.
@@ -282,7 +282,7 @@ impl Placed {
                 }
                 Act::Work(before) if *before > work => {
                     *before -= work;
-                    let item = Item { at: *time, act: Act::Work(work), with: None };
+                    let item = Item { at: *time, act: Act::Work(work), with: None, copy: 0 };
                     self.out.insert(at, item);
                     break;
                 }
@@ -299,6 +299,6 @@ impl Placed {
             }
             at -= 1;
         }
-        self.out.insert(at, Item { at: self.at, act: Act::Lock(object), with: None });
+        self.out.insert(at, Item { at: self.at, act: Act::Lock(object), with: None, copy: 0 });
     }
 }

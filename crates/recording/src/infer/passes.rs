@@ -9,19 +9,27 @@
 
 use scxlab_workload::program::{Op, TimeSpan};
 
+use super::Plan;
 use super::futexes::mutex_name;
+use super::scale::Scaled;
 use super::task::{self, Act, Item};
-use super::{Plan, units};
+use super::units::{STEPS, count_steps};
 use crate::history::TaskIndex;
 
 /// Returns the ops of a task from the acts of its first pass.
-pub fn ops(plan: &Plan<'_>, task: TaskIndex, items: &[Item], counted: bool) -> Vec<Op> {
-    let first = pass(plan, items.to_vec(), counted);
-    let ended = plan.history.tasks[task as usize].ended.is_some();
-    if ended || first.is_empty() {
+pub fn ops(
+    plan: &Plan<'_>,
+    task: TaskIndex,
+    items: &[Item],
+    counted: bool,
+    scaled: &Scaled,
+) -> Vec<Op> {
+    let steps = (!counted).then(|| scaled.steps(&plan.names[task as usize], STEPS));
+    let first = pass(plan, items.to_vec(), steps, scaled);
+    if plan.ends[task as usize] || first.is_empty() {
         return first;
     }
-    let again = pass(plan, task::again(plan, items), counted);
+    let again = pass(plan, task::again(plan, items), steps, scaled);
     if again == first {
         return vec![Op::Loop { times: None, ops: first }];
     }
@@ -32,9 +40,17 @@ pub fn ops(plan: &Plan<'_>, task: TaskIndex, items: &[Item], counted: bool) -> V
     ops
 }
 
-fn pass(plan: &Plan<'_>, items: Vec<Item>, counted: bool) -> Vec<Op> {
-    let items = if counted || items.is_empty() { items } else { units::count_steps(items) };
-    items.into_iter().filter_map(|item| op(plan, item.act)).collect()
+fn pass(plan: &Plan<'_>, items: Vec<Item>, steps: Option<u64>, scaled: &Scaled) -> Vec<Op> {
+    let items = match steps {
+        Some(steps) if !items.is_empty() => count_steps(items, steps),
+        _ => items,
+    };
+    let op = |item: Item| {
+        let mut op = op(plan, item.act)?;
+        scaled.rename(item.copy, &mut op);
+        Some(op)
+    };
+    items.into_iter().filter_map(op).collect()
 }
 
 fn op(plan: &Plan<'_>, act: Act) -> Option<Op> {

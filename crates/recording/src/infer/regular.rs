@@ -252,7 +252,7 @@ fn insert(
     let end = items.get(gap.to).map_or(plan.history.end, |item| item.at);
     let at = if is_post { begin } else { end };
     let place = place_in(items, gap, index, before);
-    items.insert(place, Item { at, act, with: None });
+    items.insert(place, Item { at, act, with: None, copy: 0 });
     gap.to += 1;
     if let Some(semaphore) = semaphore {
         inferred.entry(semaphore).or_default().push(Inferred { task, at, is_post });
@@ -269,7 +269,7 @@ fn place_in(items: &mut Vec<Item>, gap: &mut Gap, index: usize, before: Nanos) -
                 let rest = Act::Work(work + *ns - before);
                 *ns = before - work;
                 let at = items[place].at;
-                items.insert(place + 1, Item { at, act: rest, with: None });
+                items.insert(place + 1, Item { at, act: rest, with: None, copy: 0 });
                 gap.to += 1;
                 return place + 1;
             }

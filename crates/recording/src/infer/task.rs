@@ -7,10 +7,11 @@ use scxlab_machine::Nanos;
 use scxlab_trace::Call;
 use scxlab_workload::program::{Op, TimeSpan, TimerMode};
 
-use super::channels;
 use super::futexes::{self, Futex};
+use super::scale::Copy;
 use super::timers::Timers;
 use super::{Plan, Wait};
+use super::{attributes, channels};
 use crate::history::{Step, TaskIndex, Waker};
 
 /// An act of a task, with the time of the recording at which it was.
@@ -20,6 +21,8 @@ pub struct Item {
     pub act: Act,
     /// Task without which the act makes no sense.
     pub with: Option<TaskIndex>,
+    /// The copy of the workload to which the act belongs.
+    pub copy: Copy,
 }
 
 /// A semaphore of the program.
@@ -68,7 +71,7 @@ pub fn items(plan: &Plan<'_>, task: TaskIndex) -> Vec<Item> {
             Step::Sleep(sleep) => pass.sleep(sleep),
             Step::Wake(other, sleep) => pass.wake(other, sleep),
             Step::Fork(child) => pass.fork(child),
-            Step::Nice(nice) => pass.op(Op::SetNice(nice)),
+            Step::Change(change) => pass.change(change),
         }
     }
     pass.end();
@@ -78,7 +81,7 @@ pub fn items(plan: &Plan<'_>, task: TaskIndex) -> Vec<Item> {
 /// Returns the acts of a later pass, in which only tasks that repeat take part. A child that lived
 /// until the end exists already.
 pub fn again(plan: &Plan<'_>, items: &[Item]) -> Vec<Item> {
-    let lives = |t: &TaskIndex| plan.history.tasks[*t as usize].ended.is_none();
+    let lives = |t: &TaskIndex| !plan.ends[*t as usize];
     let stays = |item: &&Item| match (&item.act, item.with) {
         (Act::Op(Op::Fork(_)), Some(child)) => !lives(&child),
         (Act::Op(Op::Write { .. } | Op::Read { .. } | Op::Poll { .. }), Some(_)) => false,
@@ -107,7 +110,7 @@ impl Pass<'_> {
     }
 
     fn push(&mut self, act: Act, with: Option<TaskIndex>) {
-        self.items.push(Item { at: self.at, act, with });
+        self.items.push(Item { at: self.at, act, with, copy: 0 });
     }
 
     fn work(&mut self, work: Nanos) {
@@ -255,6 +258,18 @@ impl Pass<'_> {
         }
     }
 
+    fn change(&mut self, change: u32) {
+        let t = &self.plan.history.tasks[self.task as usize];
+        let before = match change.checked_sub(1) {
+            None => t.attributes.as_ref(),
+            Some(before) => t.changes.get(before as usize),
+        };
+        let Some(before) = before else { return };
+        attributes::change(before, &t.changes[change as usize])
+            .into_iter()
+            .for_each(|op| self.op(op));
+    }
+
     fn wake(&mut self, other: TaskIndex, sleep: u32) {
         if self.plan.is_kept(other) && self.plan.wait(other, sleep) == Wait::Dependency {
             let until = self.plan.history.tasks[other as usize].sleeps[sleep as usize].until;
@@ -268,10 +283,14 @@ impl Pass<'_> {
     /// recording's end, lasts as long as the recording.
     fn end(&mut self) {
         let task = &self.plan.history.tasks[self.task as usize];
-        if !self.plan.repeats[self.task as usize] || task.ended.is_some() {
+        if !self.plan.repeats[self.task as usize] || self.plan.ends[self.task as usize] {
             return;
         }
-        let end = self.plan.since_birth(self.task, self.plan.history.end);
+        if let (Some(last), Some(first)) = (task.changes.last(), &task.attributes) {
+            attributes::change(last, first).into_iter().for_each(|op| self.op(op));
+        }
+        self.at = self.plan.history.end;
+        let end = self.plan.since_birth(self.task, self.at);
         if let Some(rest) = self.timers.rest(end) {
             self.op(rest);
         } else if self.sleeps_long(end) {

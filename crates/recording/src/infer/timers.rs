@@ -9,6 +9,7 @@ use scxlab_trace::Call;
 use scxlab_workload::program::{Op, TimeSpan, TimerMode};
 
 use super::Plan;
+use crate::arrivals::ARRIVALS;
 use crate::history::{Step, TaskIndex};
 
 /// The timers of a pass of one task. Times are since the begin of its thread.
@@ -58,7 +59,7 @@ impl Timers {
     pub fn arrival(&mut self, at: Nanos) -> Op {
         let period = at.saturating_sub(self.last_arrival.unwrap_or(0));
         self.last_arrival = Some(at.max(self.last_arrival.unwrap_or(0)));
-        timer("arrivals", period, TimerMode::Absolute)
+        timer(ARRIVALS, period, TimerMode::Absolute)
     }
 
     /// Returns the op that waits for the end of the pass, if the pass has times of its own.

@@ -16,7 +16,7 @@ use super::task::{Act, Item};
 use crate::history::Step;
 
 /// Number of steps of each task in a pass.
-const STEPS: u64 = 100;
+pub const STEPS: u64 = 100;
 
 /// Whether a task of the workload counts finished work.
 pub fn has_counts(plan: &Plan<'_>) -> bool {
@@ -24,12 +24,12 @@ pub fn has_counts(plan: &Plan<'_>) -> bool {
     plan.tasks().any(|task| plan.history.tasks[task as usize].steps.iter().any(counts))
 }
 
-/// Adds the counts of steps to a pass.
-pub fn count_steps(items: Vec<Item>) -> Vec<Item> {
+/// Adds the counts of so many steps to a pass.
+pub fn count_steps(items: Vec<Item>, steps: u64) -> Vec<Item> {
     let work = |item: &Item| if let Act::Work(work) = item.act { work } else { 0 };
     let total: Nanos = items.iter().map(work).fold(0, Nanos::saturating_add);
-    let step = total.div_ceil(STEPS).max(1);
-    let mut out = Vec::with_capacity(items.len() + STEPS as usize);
+    let step = total.div_ceil(steps).max(1);
+    let mut out = Vec::with_capacity(items.len() + steps as usize);
     let (mut done, mut counted, mut at) = (0u64, 0u64, 0);
     for item in items {
         at = item.at;
@@ -37,7 +37,7 @@ pub fn count_steps(items: Vec<Item>) -> Vec<Item> {
             out.push(item);
             continue;
         };
-        let of = |act: Act| Item { at, act, with: None };
+        let of = |act: Act| Item { at, act, with: None, copy: 0 };
         while done + work >= (counted + 1) * step {
             let part = (counted + 1) * step - done;
             out.extend([of(Act::Work(part)), of(Act::Op(Op::Count(1)))]);
@@ -48,8 +48,8 @@ pub fn count_steps(items: Vec<Item>) -> Vec<Item> {
             out.push(of(Act::Work(work)));
         }
     }
-    if counted < STEPS {
-        out.push(Item { at, act: Act::Op(Op::Count(STEPS - counted)), with: None });
+    if counted < steps {
+        out.push(Item { at, act: Act::Op(Op::Count(steps - counted)), with: None, copy: 0 });
     }
     out
 }
