@@ -34,6 +34,7 @@ use judge::{Paired, Standing, Values, holds};
 use search::Search;
 use trials::Trials;
 use value::refused_by;
+use world::{Purpose, World};
 
 /// A question for advice.
 pub struct Request<'a> {
@@ -51,6 +52,13 @@ pub struct Request<'a> {
     pub numa_balancing: NumaBalancing,
     /// Number of threads; 0 means one per CPU of the host.
     pub threads: usize,
+}
+
+impl Request<'_> {
+    /// Returns a variation of the request.
+    fn world(&self, purpose: Purpose, number: u32) -> World {
+        World::new(&self.machine, self.program, self.seed, purpose, number)
+    }
 }
 
 /// Numbers of worlds in which candidates ran. Equal numbers give equal advice.

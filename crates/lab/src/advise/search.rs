@@ -166,7 +166,7 @@ impl Search<'_> {
         }
         self.tell(field);
         let who: Vec<usize> = [0].into_iter().chain(field.iter().copied()).collect();
-        let world = |n| World::new(&self.request.machine, self.request.seed, Purpose::Search, n);
+        let world = |n| self.request.world(Purpose::Search, n);
         let worlds: Vec<World> = (self.rounds..self.rounds + count as u32).map(world).collect();
         let made = self.trials.execute(self.candidates.all(), &who, &worlds)?;
         let rounds = made.len();

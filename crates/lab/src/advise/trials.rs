@@ -164,7 +164,7 @@ impl<'a> Trials<'a> {
         let request = self.request;
         let spec = SimSpec {
             machine: &world.machine,
-            workload: request.program,
+            workload: world.program.as_deref().unwrap_or(request.program),
             scheduler: &candidate.prepared,
             seed: world.seed,
             duration: request.duration,

@@ -3,7 +3,8 @@
 //! in nearly all of them, because neither the workload nor the machine is known exactly.
 //!
 //! Owns: what varies, and by how much: the seed, the lengths of computations, the starts of
-//! threads, and groups of the machine's costs by up to a factor of two.
+//! threads, the times of a recording's arrivals, and groups of the machine's costs by up to a
+//! factor of two.
 //! Does not: depend on the candidates. All run in the same worlds, so that their results are
 //! paired.
 
@@ -12,7 +13,8 @@ use std::sync::Arc;
 use scxlab_machine::cost::CostFactors;
 use scxlab_machine::id::Nanos;
 use scxlab_machine::{Machine, Ratio, Stream};
-use scxlab_workload::Perturb;
+use scxlab_recording::{has_arrivals, vary_arrivals};
+use scxlab_workload::{Perturb, Program};
 
 /// What a world is for. The decision uses worlds that the search has not seen, because the best of
 /// many equal candidates looks better than it is in the worlds in which it was found.
@@ -28,6 +30,8 @@ pub struct World {
     pub seed: u64,
     pub perturb: Perturb,
     pub machine: Arc<Machine>,
+    /// The program with other arrivals; None: the program has none.
+    pub program: Option<Arc<Program>>,
 }
 
 /// Factors from 1/2 to 2 in thousandths, evenly spaced in their logarithm.
@@ -46,11 +50,17 @@ impl World {
             start_offset_max: START_OFFSET.0,
             compute_noise_permille: COMPUTE_NOISE.0 as u32,
         };
-        World { seed, perturb, machine: machine.clone() }
+        World { seed, perturb, machine: machine.clone(), program: None }
     }
 
     /// Returns a world by its number. Equal arguments give equal worlds.
-    pub fn new(machine: &Arc<Machine>, seed: u64, purpose: Purpose, number: u32) -> World {
+    pub fn new(
+        machine: &Arc<Machine>,
+        program: &Program,
+        seed: u64,
+        purpose: Purpose,
+        number: u32,
+    ) -> World {
         let name = match purpose {
             Purpose::Search => "advise.search",
             Purpose::Decide => "advise.decide",
@@ -69,7 +79,12 @@ impl World {
             CostFactors { migration: factor(), switch: factor(), lock: factor(), bpf: factor() };
         let costs = machine.costs.scaled(&factors, "varied by advise");
         let machine = Arc::new(Machine { costs, ..Machine::clone(machine) });
-        World { seed: run_seed, perturb, machine }
+        let program = has_arrivals(program).then(|| {
+            let mut program = program.clone();
+            vary_arrivals(&mut program, run_seed);
+            Arc::new(program)
+        });
+        World { seed: run_seed, perturb, machine, program }
     }
 }
 
@@ -80,7 +95,7 @@ mod tests {
     #[test]
     fn worlds_are_reproducible_and_differ() {
         let machine = Arc::new(Machine::resolve("2c").unwrap());
-        let world = |purpose, number| World::new(&machine, 7, purpose, number);
+        let world = |purpose, number| World::new(&machine, &Program::default(), 7, purpose, number);
         let (one, same) = (world(Purpose::Search, 3), world(Purpose::Search, 3));
         assert_eq!((one.seed, one.perturb), (same.seed, same.perturb));
         assert_eq!(one.machine, same.machine);
@@ -94,8 +109,13 @@ mod tests {
     fn costs_stay_within_a_factor_of_two() {
         let machine = Arc::new(Machine::resolve("2c").unwrap());
         let given = machine.costs.sched.context_switch_ns;
-        let costs =
-            |n| World::new(&machine, 1, Purpose::Search, n).machine.costs.sched.context_switch_ns;
+        let costs = |n| {
+            World::new(&machine, &Program::default(), 1, Purpose::Search, n)
+                .machine
+                .costs
+                .sched
+                .context_switch_ns
+        };
         let all: Vec<u64> = (0..64).map(costs).collect();
         assert!(all.iter().all(|ns| (given / 2..=given * 2).contains(ns)), "{all:?}");
         assert!(

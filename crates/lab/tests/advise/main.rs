@@ -5,6 +5,7 @@
 mod best;
 mod equal;
 mod knobs;
+mod recorded;
 mod refused;
 mod regret;
 

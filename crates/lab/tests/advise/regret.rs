@@ -22,10 +22,11 @@ fn measured(question: &Question, advice: &Advice) -> Vec<(String, f64)> {
     let candidates = Candidates::collect(&sources, question.origin()).unwrap();
     let request = question.request();
     let trials = Trials::new(&request, &request.goals, &Unhurried).unwrap();
-    let world = |n| World::new(&request.machine, request.seed + 1000, Purpose::Decide, n);
-    let worlds: Vec<World> = (0..WORLDS).map(world).collect();
+    let seed = request.seed + 1000;
+    let world = |n| World::new(&request.machine, request.program, seed, Purpose::Decide, n);
+    let all: Vec<World> = (0..WORLDS).map(world).collect();
     let who: Vec<usize> = (0..candidates.all().len()).collect();
-    let outcomes = trials.execute(candidates.all(), &who, &worlds).unwrap();
+    let outcomes = trials.execute(candidates.all(), &who, &all).unwrap();
     let mean = |at: &usize| {
         let values = outcomes.iter().map(|world| match &world[*at] {
             Outcome::Values(values) => Some(values[0]),
@@ -38,9 +39,10 @@ fn measured(question: &Question, advice: &Advice) -> Vec<(String, f64)> {
 }
 
 /// Returns the loss of the recommended scheduler against the best one, relative to the best one.
-fn regret(question: &Question) -> f64 {
+/// `measure` returns the means of the candidates.
+pub fn regret(question: &Question, measure: impl FnOnce(&Advice) -> Vec<(String, f64)>) -> f64 {
     let advice = question.ask().unwrap();
-    let all = measured(question, &advice);
+    let all = measure(&advice);
     let better = advice.goals.objectives[0].better;
     let order = |a: &&(String, f64), b: &&(String, f64)| match better {
         Direction::Less => a.1.total_cmp(&b.1),
@@ -50,11 +52,13 @@ fn regret(question: &Question) -> f64 {
     let ours = all.iter().find(|(text, _)| text == chosen(&advice)).unwrap();
     let regret = (ours.1 - best.1).abs() / best.1;
     println!(
-        "{:>6.2} %  {:40} {:24} {} instead of {}",
+        "{:>6.2} %  {:40} {:24} {} ({}) instead of {} ({})",
         regret * 100.0,
         question.program.name,
         advice.goals.objectives[0].text,
+        ours.1,
         ours.0,
+        best.1,
         best.0
     );
     regret
@@ -70,7 +74,10 @@ fn the_recommended_scheduler_is_hardly_worse_than_the_best() {
         ("hogs,tasks=6,duration=300ms", "laptop-4c8t", "max:throughput"),
     ]
     .iter()
-    .map(|(workload, machine, goal)| regret(&question(workload, machine).goal(goal)))
+    .map(|(workload, machine, goal)| {
+        let question = question(workload, machine).goal(goal);
+        regret(&question, |advice| measured(&question, advice))
+    })
     .collect();
     all.sort_by(f64::total_cmp);
     assert!(all[all.len() / 2] < 0.03, "{all:?}");
