@@ -38,12 +38,17 @@ const OTHERS: [&str; 8] = [
     "vtime",
 ];
 
-fn run_perturbed(machine: &Arc<Machine>, program: &Program, seed: u64, perturb: Perturb) -> Run {
+fn run_perturbed(
+    machine: &Arc<Machine>,
+    program: &Program,
+    (seed, length): (u64, u64),
+    perturb: Perturb,
+) -> Run {
     let scheduler =
         Prepared::simulated(&SchedulerInput::resolve("eevdf", &NoFiles).unwrap(), machine);
     let scheduler = scheduler.unwrap();
     let spec = SimSpec::new(machine, program, &scheduler, seed);
-    let spec = SimSpec { duration: Some(LENGTH), perturb, ..spec };
+    let spec = SimSpec { duration: Some(length), perturb, ..spec };
     simulate(&spec, Tracer::default(), &|_| None).unwrap().0
 }
 

@@ -56,6 +56,8 @@ impl Channels {
     pub fn new(history: &History, kept: &[bool]) -> Channels {
         let mut channels: BTreeMap<u64, Channel> = BTreeMap::new();
         let mut polled: BTreeMap<TaskIndex, Polled> = BTreeMap::new();
+        // Writes before a wait that lasted until the end of the recording.
+        let mut last_writes = Vec::new();
         for (i, task) in history.tasks.iter().enumerate().filter(|(i, _)| kept[*i]) {
             let mut after_poll = false;
             for (step, s) in task.steps.iter().enumerate() {
@@ -79,11 +81,24 @@ impl Channels {
                 let side = if is_write { &mut channel.writers } else { &mut channel.readers };
                 side.insert(task);
                 let wait = if is_write { wait_after(history, task, step) } else { None };
-                channel.blocked.extend(wait.map(|sleep| (sleep.from, bytes)));
-                if let Some(at) = wait.map_or(Some(at), |sleep| sleep.until) {
-                    let step = step as u32;
-                    channel.transfers.push(Transfer { at, task, step, bytes, is_write });
+                let transfer = Transfer { at, task, step: step as u32, bytes, is_write };
+                match wait {
+                    None => channel.transfers.push(transfer),
+                    Some(Sleep { until: Some(until), from, .. }) => {
+                        channel.blocked.push((from, bytes));
+                        channel.transfers.push(Transfer { at: until, ..transfer });
+                    }
+                    Some(sleep) => last_writes.push((object, sleep.from, transfer)),
                 }
+            }
+        }
+        // The task may wait for room, or in a read that did not end. It waits in a read if no write to
+        // the channel ever waited for room.
+        for (object, from, write) in last_writes {
+            let Some(channel) = channels.get_mut(&object) else { continue };
+            match channel.blocked.is_empty() {
+                true => channel.transfers.push(write),
+                false => channel.blocked.push((from, write.bytes)),
             }
         }
         channels.retain(|_, c| {
