@@ -14,7 +14,7 @@ use scxlab_workload::{Perturb, Program, load};
 
 /// Workers and their clients, an unrelated pair, a cgroup, and a nice hog.
 const WORK: &str = "
-duration = '40s'
+duration = '60s'
 [[cgroup]]
 path = '/jobs'
 [[pipe]]
@@ -22,17 +22,17 @@ name = 'p{i}'
 [[thread]]
 name = 'client{i}'
 instances = 6
-ops = [{ loop = { ops = [{ write = { pipe = 'p{i}' } }, { compute = '200us' }, { sleep = '2ms' }] } }]
+ops = [{ loop = { ops = [{ write = { pipe = 'p{i}', bytes = 100 } }, { compute = '200us' }, { sleep = '50ms' }] } }]
 [[thread]]
 name = 'worker{i}'
 instances = 6
 cgroup = '/jobs'
-ops = [{ loop = { ops = [{ read = { pipe = 'p{i}' } }, { compute = '1ms' }] } }]
+ops = [{ loop = { ops = [{ read = { pipe = 'p{i}', bytes = 100 } }, { compute = '1ms' }] } }]
 [[thread]]
 name = 'hog{i}'
 instances = 10
 nice = 5
-ops = [{ loop = { ops = [{ compute = '5ms' }, 'yield'] } }]
+ops = [{ loop = { ops = [{ compute = '50ms' }, 'yield'] } }]
 ";
 
 fn request<'a>(

@@ -92,8 +92,8 @@ impl Channels {
                 }
             }
         }
-        // The task may wait for room, or in a read that did not end. It waits in a read if no write to
-        // the channel ever waited for room.
+        // The task may wait for room, or in a read that did not end. It waits in a read if no write
+        // to the channel ever waited for room.
         for (object, from, write) in last_writes {
             let Some(channel) = channels.get_mut(&object) else { continue };
             match channel.blocked.is_empty() {
