@@ -13,6 +13,7 @@ use clap_complete::engine::ArgValueCompleter;
 use scxlab_lab::advise::Rounds;
 use scxlab_lab::report::selection::Selection;
 use scxlab_lab::sim::NumaBalancing;
+use scxlab_trace::PerfLayout;
 use scxlab_workload::program::TimeSpan;
 
 use crate::{complete, exit};
@@ -37,6 +38,8 @@ pub enum Command {
     Advise(AdviseArgs),
     /// Predict the published tables of list threads, and score the predictions
     Reproduce(ReproduceArgs),
+    /// Check whether a change of a scheduler made something worse
+    Check(CheckArgs),
     /// Compile a scheduler's source into an object
     Build(BuildArgs),
     /// Attach a scheduler to this machine's kernel, until Ctrl-C or SIGTERM
@@ -185,10 +188,16 @@ pub struct RunArgs {
     #[arg(long, value_name = "METRICS", value_parser = selection)]
     pub metrics: Option<Selection>,
 
-    /// Write results.json, report.txt, the traces of the first simulated runs, and all that --again
-    /// needs, into this folder
+    /// Write all results into this folder: Parquet tables, results.json, report.txt, the traces of
+    /// the first simulated runs, and all that --again needs
+    ///
+    /// docs/reference/results-folder.md lists the files and their columns.
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
+
+    /// Write the tables of -o as CSV too
+    #[arg(long, requires = "output")]
+    pub csv: bool,
 
     /// Maximum random delay of each thread's start
     #[arg(long, value_name = "TIME", default_value = "1ms")]
@@ -436,6 +445,139 @@ pub enum RunFormat {
     Csv,
     /// JSON for programs, as docs/reference/results.schema.json describes it
     Json,
+    /// The layout of `perf sched latency`, for the first run of each scheduler
+    PerfSched,
+    /// The layout of `perf sched timehist`, for the first run of each scheduler
+    PerfTimehist,
+    /// Wake-up latencies and throughput of each run, as schbench prints them
+    Schbench,
+    /// The time of each run, as hackbench prints it
+    Hackbench,
+}
+
+impl RunFormat {
+    /// Returns the layout of perf that the format is.
+    pub fn perf(self) -> Option<PerfLayout> {
+        match self {
+            RunFormat::PerfSched => Some(PerfLayout::Latency),
+            RunFormat::PerfTimehist => Some(PerfLayout::Timehist),
+            _ => None,
+        }
+    }
+}
+
+/// Number of runs of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunCount {
+    /// As many as the verdicts need.
+    Auto,
+    Fixed(u32),
+}
+
+impl RunCount {
+    fn parse(text: &str) -> Result<RunCount, String> {
+        if text == "auto" {
+            return Ok(RunCount::Auto);
+        }
+        let number = text.parse().ok().filter(|n| (1..=10_000).contains(n));
+        number.map(RunCount::Fixed).ok_or_else(|| "auto, or a number from 1 to 10000".to_owned())
+    }
+}
+
+/// Compares runs of NEW with runs of BASE: two folders that `scxlab run -o` wrote, or two
+/// schedulers that this command runs in simulation.
+///
+/// A metric regressed if it is worse by more than the limits of the gate, beyond noise. A run that
+/// is missing, ejected or cut off only in NEW is a regression too. The exit code is 1 if something
+/// regressed, and 9 if something is undecided (docs/guide/results.md).
+#[derive(Debug, Args)]
+#[command(after_help = examples::CHECK)]
+pub struct CheckArgs {
+    /// Two results folders: BASE and NEW
+    #[arg(
+        value_name = "FOLDER",
+        num_args = 2,
+        required_unless_present = "scheduler",
+        conflicts_with = "scheduler"
+    )]
+    pub folders: Vec<PathBuf>,
+
+    /// Scheduler, in the form of -s of run; give two, the old and the new one
+    #[arg(short, long = "scheduler", value_name = "SCHED[,KNOB=VALUE]...", add = ArgValueCompleter::new(complete::schedulers))]
+    pub scheduler: Vec<String>,
+
+    /// Workload, in the form of -w of run; may be given several times. By default those of the
+    /// standing matrix (docs/guide/results.md)
+    #[arg(short, long, value_name = "WORKLOAD", requires = "scheduler", add = ArgValueCompleter::new(complete::workloads))]
+    pub workload: Vec<String>,
+
+    /// Machine, in the form of -m of run; may be given several times. By default those of the
+    /// standing matrix
+    #[arg(short, long, value_name = "MACHINE", requires = "scheduler", add = ArgValueCompleter::new(complete::machines))]
+    pub machine: Vec<String>,
+
+    /// Limits of each metric, a TOML file (docs/reference/check.md)
+    #[arg(long, value_name = "FILE")]
+    pub gate: Option<PathBuf>,
+
+    /// Number of runs of each scheduler: `auto` adds runs, up to 64, where a verdict needs them
+    #[arg(short = 'n', long, value_name = "RUNS", default_value = "auto", value_parser = RunCount::parse, requires = "scheduler")]
+    pub runs: RunCount,
+
+    /// Half width of the 95 % interval of a change, in percent, at which a metric that is no alarm
+    /// passes; by default that of the gate
+    #[arg(long, value_name = "PERCENT", value_parser = noise)]
+    pub precision: Option<u32>,
+
+    /// Seed of the first run
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// Virtual time per run; replaces the workload's own duration
+    #[arg(long, value_name = "TIME", requires = "scheduler")]
+    pub duration: Option<TimeSpan>,
+
+    /// Show the metrics that passed too
+    #[arg(long)]
+    pub all: bool,
+
+    /// Output format
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = CheckFormat::Table)]
+    pub format: CheckFormat,
+
+    /// Write a report in JUnit's form to this file
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
+
+    /// Print GitHub's annotations as well
+    #[arg(long)]
+    pub github: bool,
+
+    /// Write the runs into the folders base and new of this folder
+    #[arg(short, long, value_name = "DIR", requires = "scheduler")]
+    pub output: Option<PathBuf>,
+
+    /// Maximum wall time of all runs together
+    #[arg(long, value_name = "TIME", requires = "scheduler")]
+    pub deadline: Option<TimeSpan>,
+
+    /// Number of simulations at a time; 0 is one per CPU of this host. Results do not depend on it
+    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = jobs)]
+    pub jobs: usize,
+
+    /// Maximum memory of the scheduler and the workload in each simulated run, such as 512M or 4G
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    pub memory_limit: u64,
+}
+
+/// Output format of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CheckFormat {
+    /// Text for people
+    #[value(alias = "text")]
+    Table,
+    /// The same in Markdown
+    Markdown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -44,6 +44,11 @@ impl Inputs {
         Inputs { files: files.into(), sysfs: sysfs.into(), is_closed: true }
     }
 
+    /// Adds a file that scxlab ships, in place of one of this host.
+    pub fn add(&self, path: &str, bytes: &[u8]) {
+        self.files.borrow_mut().insert(path.to_owned(), bytes.to_vec());
+    }
+
     /// Returns all files that were read, by the paths that the command named.
     pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
         self.files.borrow().clone()

@@ -10,6 +10,7 @@ mod again;
 mod args;
 mod attach;
 mod build;
+mod check;
 mod complete;
 mod conform;
 mod exit;
@@ -57,6 +58,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Run(args) => run::run(&args),
         Command::Advise(args) => advise::advise(&args),
         Command::Reproduce(args) => reproduce::reproduce(&args),
+        Command::Check(args) => check::check(&args),
         Command::Build(args) => build::build(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Record(args) => record::record(&args),

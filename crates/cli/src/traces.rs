@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use scxlab_lab::run::Run;
 use scxlab_lab::session::{RunKey, Session, SessionError};
 use scxlab_live::trace::Recording;
-use scxlab_trace::{PerfettoSink, Sink, Tee, TimelineSink, Tracer};
+use scxlab_trace::{PerfLayout, PerfSchedSink, PerfettoSink, Sink, Tee, TimelineSink, Tracer};
 
 use crate::args::{On, RunFormat, Span};
 use crate::output::{self, Files};
@@ -24,6 +24,9 @@ pub struct Traces<'a> {
     paths: Vec<PathBuf>,
     span: Option<Span>,
     timelines: Vec<TextBuffer>,
+    /// Layout of perf in which the events are printed.
+    perf: Option<PerfLayout>,
+    perf_texts: Vec<TextBuffer>,
     /// The target, for headings; None if the command has only one target.
     on: Option<On>,
 }
@@ -34,15 +37,17 @@ impl<'a> Traces<'a> {
         files: &'a Files,
         paths: Vec<PathBuf>,
         span: Option<Span>,
+        perf: Option<PerfLayout>,
         on: Option<On>,
     ) -> Traces<'a> {
-        let timelines = session.schedulers.iter().map(|_| TextBuffer::default()).collect();
-        Traces { session, files, paths, span, timelines, on }
+        let texts = || session.schedulers.iter().map(|_| TextBuffer::default()).collect();
+        let (timelines, perf_texts) = (texts(), texts());
+        Traces { session, files, paths, span, timelines, perf, perf_texts, on }
     }
 
     /// Tells whether any output needs the events.
     pub fn are_wanted(&self) -> bool {
-        !self.paths.is_empty() || self.span.is_some()
+        !self.paths.is_empty() || self.span.is_some() || self.perf.is_some()
     }
 
     pub fn tracer(&self, key: RunKey) -> io::Result<Tracer> {
@@ -57,6 +62,10 @@ impl<'a> Traces<'a> {
             if let Some(Span { from, to }) = self.span {
                 let out = self.timelines[key.scheduler].clone();
                 sinks.push(Box::new(TimelineSink::new(out, nr_cpus, from.0, to.0)));
+            }
+            if let Some(layout) = self.perf {
+                let out = self.perf_texts[key.scheduler].clone();
+                sinks.push(Box::new(PerfSchedSink::new(out, layout)));
             }
         }
         Ok(if sinks.is_empty() { Tracer::default() } else { Tracer::with_sink(Tee(sinks)) })
@@ -93,16 +102,22 @@ impl<'a> Traces<'a> {
 
     /// Returns the timelines with their headings.
     pub fn timelines(&self) -> String {
+        self.headed(&self.timelines, "\n")
+    }
+
+    /// Returns the events in perf's layout, with headings.
+    pub fn perf(&self) -> String {
+        self.headed(&self.perf_texts, "# ")
+    }
+
+    fn headed(&self, texts: &[TextBuffer], before: &str) -> String {
         let on = self.on.map_or(String::new(), |on| format!(" on {}", on.name()));
         let mut text = String::new();
-        for (scheduler, timeline) in self.session.schedulers.iter().zip(&self.timelines) {
-            let drawn = timeline.text();
+        for (scheduler, drawn) in self.session.schedulers.iter().zip(texts) {
+            let drawn = drawn.text();
             if !drawn.is_empty() {
-                let seed = self.session.seed;
-                text.push_str(&format!(
-                    "\n{}{on}, seed {seed}\n{drawn}",
-                    scheduler.input.arg.short()
-                ));
+                let (short, seed) = (scheduler.input.arg.short(), self.session.seed);
+                text.push_str(&format!("{before}{short}{on}, seed {seed}\n{drawn}"));
             }
         }
         text
