@@ -127,6 +127,7 @@ impl StoredRequest {
             output: given.output.clone(),
             format: given.format,
             metrics: given.metrics.clone(),
+            csv: given.csv,
             jobs: given.jobs,
             engine: given.engine,
             fail_on_exit: given.fail_on_exit,

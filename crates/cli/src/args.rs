@@ -3,6 +3,7 @@
 //! `docs/reference/flags.md` are generated from them.
 
 mod examples;
+mod verdict;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,9 +14,11 @@ use clap_complete::engine::ArgValueCompleter;
 use scxlab_lab::advise::Rounds;
 use scxlab_lab::report::selection::Selection;
 use scxlab_lab::sim::NumaBalancing;
+use scxlab_trace::PerfLayout;
 use scxlab_workload::program::TimeSpan;
 
 use crate::{complete, exit};
+pub use verdict::{CheckArgs, CheckFormat, ReportArgs, ShrinkArgs};
 
 /// Run and compare CPU schedulers for a workload, a machine and settings of your choice
 ///
@@ -41,6 +44,8 @@ pub enum Command {
     Report(ReportArgs),
     /// Find a smaller workload and machine on which a scheduler is still ejected
     Shrink(ShrinkArgs),
+    /// Check whether a change of a scheduler made something worse
+    Check(CheckArgs),
     /// Compile a scheduler's source into an object
     Build(BuildArgs),
     /// Attach a scheduler to this machine's kernel, until Ctrl-C or SIGTERM
@@ -193,10 +198,16 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
-    /// Write results.json, report.txt, the traces of the first simulated runs, and all that --again
-    /// needs, into this folder
+    /// Write all results into this folder: Parquet tables, results.json, report.txt, the traces of
+    /// the first simulated runs, and all that --again needs
+    ///
+    /// docs/reference/results-folder.md lists the files and their columns.
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
+
+    /// Write the tables of -o as CSV too
+    #[arg(long, requires = "output")]
+    pub csv: bool,
 
     /// Maximum random delay of each thread's start
     #[arg(long, value_name = "TIME", default_value = "1ms")]
@@ -338,63 +349,6 @@ pub struct AdviseArgs {
     pub vm: VmOptions,
 }
 
-/// Makes a run in which a scheduler is ejected smaller, as long as the ejection stays the same:
-/// fewer CPUs, threads and ops.
-///
-/// Two ejections are the same if their kinds and messages are, apart from names, numbers and times.
-/// The result is a workload file to attach to a report; its first lines are the message and the
-/// command that makes the run again.
-#[derive(Debug, Args)]
-#[command(after_help = examples::SHRINK)]
-pub struct ShrinkArgs {
-    /// Scheduler, in the form of -s of run
-    #[arg(short, long = "scheduler", value_name = "SCHED[,KNOB=VALUE]...", add = ArgValueCompleter::new(complete::schedulers))]
-    pub scheduler: String,
-
-    /// Workload, in the form of -w of run
-    #[arg(short, long, value_name = "WORKLOAD", add = ArgValueCompleter::new(complete::workloads))]
-    pub workload: String,
-
-    /// Machine, in the form of -m of run
-    #[arg(short, long, value_name = "MACHINE", add = ArgValueCompleter::new(complete::machines))]
-    pub machine: String,
-
-    /// Seed of the run
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-
-    /// Virtual time of the run; replaces the workload's own duration
-    #[arg(long, value_name = "TIME")]
-    pub duration: Option<TimeSpan>,
-
-    /// File of the smaller workload
-    #[arg(short, long, value_name = "FILE", default_value = "shrunk.toml")]
-    pub output: PathBuf,
-
-    /// Time of this host after which the smallest run so far is the result
-    #[arg(long, value_name = "TIME", default_value = "60s")]
-    pub budget: TimeSpan,
-
-    /// Maximum memory of the scheduler and the workload in each simulated run, such as 512M or 4G
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
-    pub memory_limit: u64,
-}
-
-/// Makes one file of HTML that a browser opens from disk, without a network: a verdict, the
-/// comparison with intervals, wake-up latencies, who ran where, migrations, shares, and what
-/// happened to runs that were ejected.
-#[derive(Debug, Args)]
-#[command(after_help = examples::REPORT)]
-pub struct ReportArgs {
-    /// Folder of run -o, or a JSON file of run, advise or reproduce
-    #[arg(value_name = "FROM", required = true)]
-    pub from: Vec<PathBuf>,
-
-    /// File of the page
-    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
-    pub output: PathBuf,
-}
-
 #[derive(Debug, Args)]
 #[command(after_help = examples::REPRODUCE)]
 pub struct ReproduceArgs {
@@ -501,6 +455,43 @@ pub enum RunFormat {
     Csv,
     /// JSON for programs, as docs/reference/results.schema.json describes it
     Json,
+    /// The layout of `perf sched latency`, for the first run of each scheduler
+    PerfSched,
+    /// The layout of `perf sched timehist`, for the first run of each scheduler
+    PerfTimehist,
+    /// Wake-up latencies and throughput of each run, as schbench prints them
+    Schbench,
+    /// The time of each run, as hackbench prints it
+    Hackbench,
+}
+
+impl RunFormat {
+    /// Returns the layout of perf that the format is.
+    pub fn perf(self) -> Option<PerfLayout> {
+        match self {
+            RunFormat::PerfSched => Some(PerfLayout::Latency),
+            RunFormat::PerfTimehist => Some(PerfLayout::Timehist),
+            _ => None,
+        }
+    }
+}
+
+/// Number of runs of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunCount {
+    /// As many as the verdicts need.
+    Auto,
+    Fixed(u32),
+}
+
+impl RunCount {
+    fn parse(text: &str) -> Result<RunCount, String> {
+        if text == "auto" {
+            return Ok(RunCount::Auto);
+        }
+        let number = text.parse().ok().filter(|n| (1..=10_000).contains(n));
+        number.map(RunCount::Fixed).ok_or_else(|| "auto, or a number from 1 to 10000".to_owned())
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

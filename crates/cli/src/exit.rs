@@ -34,6 +34,9 @@ use scxlab_loader::link::LinkError;
 use scxlab_loader::link::error::LinkErrorKind;
 use scxlab_loader::object::ObjectError;
 use scxlab_machine::MachineError;
+use scxlab_results::check::Refusal;
+use scxlab_results::folder::FolderError;
+use scxlab_results::gate::GateError;
 use scxlab_vm::setup::SetupError;
 use scxlab_vm::{VmError, VmFault};
 use scxlab_workload::native::{NativeError, SetupError as NativeSetupError};
@@ -138,6 +141,18 @@ pub enum CliError {
     },
     /// A page of runs of which none counts.
     NothingCounts,
+    /// `scxlab check` with another number of schedulers than two.
+    TwoSchedulers {
+        given: usize,
+    },
+    /// A check found something worse.
+    Regressed {
+        summary: String,
+    },
+    /// A check had too few runs for a verdict.
+    Undecided {
+        summary: String,
+    },
     /// No usable BPF compiler.
     NoCompiler {
         why: String,
@@ -235,6 +250,14 @@ impl std::fmt::Display for CliError {
             CliError::NothingCounts => {
                 write!(f, "no run counts: each was ejected or ended early, as the page tells")
             }
+            CliError::TwoSchedulers { given } => {
+                write!(
+                    f,
+                    "check compares two schedulers, the old and the new one: -s is given {given} times"
+                )
+            }
+            CliError::Regressed { summary } => write!(f, "check: {summary}"),
+            CliError::Undecided { summary } => write!(f, "check: {summary}"),
             CliError::NoCompiler { why, oldest, variable } => write!(
                 f,
                 "no BPF compiler: {why}. clang {oldest} or later is needed (Debian: apt install clang-{oldest}); {variable} can name it"
@@ -322,9 +345,12 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             | CliError::Left { .. }
             | CliError::Differs { .. }
             | CliError::NotTheSame { .. }
+            | CliError::Regressed { .. }
             | CliError::Interrupted { .. } => Code::Ejected,
             CliError::InGuest { code, .. } => *code,
+            CliError::Undecided { .. } => Code::Undecided,
             CliError::NumaExt
+            | CliError::TwoSchedulers { .. }
             | CliError::HostMachine { .. }
             | CliError::NotText { .. }
             | CliError::Numbering { .. }
@@ -373,6 +399,9 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     }
     if let Some(e) = cause.downcast_ref::<CandidateError>() {
         return Some(of_candidate(e));
+    }
+    if cause.is::<FolderError>() || cause.is::<GateError>() || cause.is::<Refusal>() {
+        return Some(Code::Input);
     }
     if cause.is::<GoalError>() {
         return Some(Code::Usage);

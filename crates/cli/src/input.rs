@@ -61,6 +61,11 @@ impl Inputs {
         files.keys().chain(only_opened).cloned().collect()
     }
 
+    /// Adds a file that scxlab ships, in place of one of this host.
+    pub fn add(&self, path: &str, bytes: &[u8]) {
+        self.files.borrow_mut().insert(path.to_owned(), bytes.to_vec());
+    }
+
     pub fn sysfs(&self) -> BTreeMap<String, String> {
         self.sysfs.borrow().clone()
     }

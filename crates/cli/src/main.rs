@@ -10,6 +10,7 @@ mod again;
 mod args;
 mod attach;
 mod build;
+mod check;
 mod complete;
 mod conform;
 mod exit;
@@ -61,6 +62,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Reproduce(args) => reproduce::reproduce(&args),
         Command::Report(args) => report::report(&args),
         Command::Shrink(args) => shrink::shrink(&args),
+        Command::Check(args) => check::check(&args),
         Command::Build(args) => build::build(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Record(args) => record::record(&args),

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Writing to standard output and files. Errors name the file being written.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
 
 use anstream::{AutoStream, ColorChoice};
 use anyhow::Result;
 use scxlab_lab::report::document::{Document, Screen};
-use tempfile::{NamedTempFile, TempPath};
+use scxlab_lab::results::{Results, Version};
+pub use scxlab_results::atomic::Files;
+use scxlab_results::{atomic, folder};
 
 use crate::exit::CliError;
 
@@ -50,23 +51,14 @@ fn write_out(text: &str) -> Result<()> {
     result.map_err(|error| CliError::Write { what: "standard output".into(), error }.into())
 }
 
-/// Writes a file under a temporary name, and renames it when it is complete.
-pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    copy_to_file(path, bytes)
+/// Writes a file that appears under its name only when it is complete.
+pub fn write_file(path: &Path, text: &[u8]) -> Result<()> {
+    atomic::write_file(path, text).map_err(|error| failed(path, error))
 }
 
 /// Does the same with bytes that need not be in memory.
-pub fn copy_to_file(path: &Path, mut bytes: impl Read) -> Result<()> {
-    let mut write = || match place(path) {
-        OutputPath::Stream => io::copy(&mut bytes, &mut File::create(path)?).map(drop),
-        OutputPath::File(path) => {
-            let mut file = beside(&path)?;
-            io::copy(&mut bytes, &mut file)?;
-            file.persist(&path)?;
-            Ok(())
-        }
-    };
-    write().map_err(|error| failed(path, error))
+pub fn copy_to_file(path: &Path, bytes: impl Read) -> Result<()> {
+    atomic::copy_to_file(path, bytes).map_err(|error| failed(path, error))
 }
 
 pub fn make_folder(path: &Path) -> Result<()> {
@@ -88,84 +80,20 @@ pub fn lock_folder(path: &Path) -> Result<File> {
     })
 }
 
-/// Files that the caller writes in pieces under temporary names. `publish` renames all of them when
-/// all are complete.
-#[derive(Default)]
-pub struct Files(Mutex<Vec<(TempPath, PathBuf)>>);
-
-impl Files {
-    /// Creates a file for writing. Errors of creation and of writes contain the file's name.
-    pub fn create(&self, path: &Path) -> io::Result<Box<dyn Write + Send>> {
-        let file = match place(path) {
-            OutputPath::Stream => File::create(path),
-            OutputPath::File(end) => beside(&end).map(|file| {
-                let (file, written) = file.into_parts();
-                self.0.lock().unwrap_or_else(PoisonError::into_inner).push((written, end));
-                file
-            }),
-        };
-        let file = Named { file: file.map_err(|e| naming(path, e))?, path: path.to_owned() };
-        Ok(Box::new(BufWriter::with_capacity(1 << 20, file)))
-    }
-
-    /// Renames all files to their final names. The caller must have written and flushed the files.
-    pub fn publish(self) -> Result<()> {
-        let all = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        all.into_iter().try_for_each(|(written, path)| {
-            written.persist(&path).map_err(|error| failed(&path, error.error))
-        })
-    }
+/// Renames all files to their final names.
+pub fn publish(files: Files) -> Result<()> {
+    files.publish().map_err(|(path, error)| failed(&path, error))
 }
 
-/// Way in which the file at a path is written.
-enum OutputPath {
-    /// An existing device or pipe, which is written to directly.
-    Stream,
-    /// An existing or new file, with symbolic links resolved.
-    File(PathBuf),
-}
-
-fn place(path: &Path) -> OutputPath {
-    match fs::metadata(path) {
-        Ok(there) if !there.is_file() => OutputPath::Stream,
-        Ok(_) => OutputPath::File(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())),
-        Err(_) => OutputPath::File(path.to_owned()),
-    }
-}
-
-/// Creates a temporary file in the folder of `path`. The caller renames the file when it is
-/// complete; a file that is dropped before is deleted.
-fn beside(path: &Path) -> io::Result<NamedTempFile> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut name = OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    let mut file = tempfile::Builder::new();
-    file.prefix(&name).suffix(".part");
-    #[cfg(unix)]
-    file.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    // Report a missing folder here, because an error of `tempfile` would name the temporary file.
-    fs::metadata(folder)?;
-    file.tempfile_in(folder).map_err(|e| e.kind().into())
-}
-
-/// A file whose errors contain its name.
-struct Named {
-    file: File,
-    path: PathBuf,
-}
-
-impl Write for Named {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes).map_err(|e| naming(&self.path, e))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush().map_err(|e| naming(&self.path, e))
-    }
-}
-
-fn naming(path: &Path, error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+/// Writes the tables of a results folder.
+pub fn write_folder(
+    folder: &Path,
+    scxlab: &Version,
+    all: &[Results],
+    with_csv: bool,
+) -> Result<()> {
+    let written = folder::write(folder, scxlab, all, with_csv);
+    written.map_err(|(path, error)| failed(&path, error))
 }
 
 fn failed(path: &Path, error: io::Error) -> anyhow::Error {

@@ -34,7 +34,7 @@ pub fn record(args: &RecordArgs) -> Result<()> {
     let recorded = recording.run(&mut sink, stop)?;
     sink.finish().map_err(failed)?;
     let bytes = sink.written();
-    files.publish()?;
+    output::publish(files)?;
     report(&args.output, bytes, &recorded, nr_cpus).iter().for_each(|line| output::say(line));
     Ok(())
 }

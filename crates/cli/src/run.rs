@@ -10,6 +10,7 @@ use anyhow::Result;
 use scxlab_bpf::vm::Engine;
 use scxlab_lab::input::{self, SchedulerInput, Workload};
 use scxlab_lab::prepare::Prepared;
+use scxlab_lab::report::benchmark;
 use scxlab_lab::report::csv::csv;
 use scxlab_lab::report::document::{Document, Screen};
 use scxlab_lab::report::selection::Selection;
@@ -164,12 +165,14 @@ struct MachineResults {
     /// What the traced runs did: for each, the index of its scheduler.
     intervals: Vec<(usize, Collected)>,
     timelines: String,
+    /// Events in perf's layout, if the user wants them.
+    perf: String,
     interrupted: Option<CliError>,
 }
 
 fn run_part(args: &RunArgs, part: &MachineRuns, targets: &[On]) -> Result<MachineResults> {
     let session = &part.session;
-    let mut timelines = String::new();
+    let (mut timelines, mut perf) = (String::new(), String::new());
     if let Some(folder) = &part.folder {
         output::make_folder(folder)?;
     }
@@ -179,7 +182,8 @@ fn run_part(args: &RunArgs, part: &MachineRuns, targets: &[On]) -> Result<Machin
     for on in targets {
         let among = (targets.len() > 1).then_some(*on);
         let paths = trace_paths(part, *on, among);
-        let mut traces = Traces::new(session, &files, paths, args.timeline, among);
+        let layout = args.format.perf();
+        let mut traces = Traces::new(session, &files, paths, args.timeline, layout, among);
         if args.report.is_some() {
             traces = traces.with_page(*on);
         }
@@ -203,14 +207,15 @@ fn run_part(args: &RunArgs, part: &MachineRuns, targets: &[On]) -> Result<Machin
         });
         timelines.push_str(&traces.timelines());
         intervals.extend(traces.intervals());
+        perf.push_str(&traces.perf());
     }
     if is_unasked(args, session) {
         note_cut(&mut runs);
     }
     let interrupted = interrupted(&runs);
     let results = Results::new(session, request(args, &part.machine, targets), runs);
-    files.publish()?;
-    Ok(MachineResults { results, intervals, timelines, interrupted })
+    output::publish(files)?;
+    Ok(MachineResults { results, intervals, timelines, perf, interrupted })
 }
 
 /// Returns the paths of the trace files of a target. If there are several targets, the name of
@@ -239,7 +244,7 @@ pub fn interrupt(deadline: Option<TimeSpan>) -> impl Fn() -> Option<String> + Sy
     }
 }
 
-fn interrupted(runs: &[Run]) -> Option<CliError> {
+pub fn interrupted(runs: &[Run]) -> Option<CliError> {
     let simulated = runs.iter().filter(|run| run.target == "sim");
     let some: Vec<&Run> = simulated.filter(|run| run.stop.was_interrupted()).collect();
     let not_begun = some.iter().filter(|run| run.virtual_ns == 0).count();
@@ -320,7 +325,7 @@ fn note_cut(runs: &mut [Run]) {
     }
 }
 
-fn version() -> Version {
+pub fn version() -> Version {
     Version {
         version: env!("CARGO_PKG_VERSION").into(),
         commit: option_env!("SCXLAB_COMMIT").map(str::to_owned),
@@ -347,7 +352,12 @@ fn publish(args: &RunArgs, part: &MachineRuns, done: &MachineResults) -> Result<
         let text = report.text(Screen::default());
         output::write_file(&folder.join("report.txt"), text.as_bytes())?;
     }
-    print_document(args, &report)?;
+    match args.format {
+        RunFormat::PerfSched | RunFormat::PerfTimehist => output::print(&done.perf)?,
+        RunFormat::Schbench => output::print(&benchmark::schbench(&done.results))?,
+        RunFormat::Hackbench => output::print(&benchmark::hackbench(&done.results))?,
+        _ => print_document(args, &report)?,
+    }
     traces::show(args.format, &done.timelines)
 }
 
@@ -355,13 +365,16 @@ fn print_document(args: &RunArgs, document: &Document) -> Result<()> {
     match args.format {
         RunFormat::Table => output::print_report(document),
         RunFormat::Markdown => output::print(&document.markdown()),
-        RunFormat::Csv | RunFormat::Json => Ok(()),
+        _ => Ok(()),
     }
 }
 
 /// Prints the output that covers all machines. If the command was interrupted, the output covers
 /// the machines up to the one with the interrupted run.
 fn finish(args: &RunArgs, parts: &[MachineRuns], all: &[Results]) -> Result<()> {
+    if let Some(folder) = &args.output {
+        output::write_folder(folder, &version(), all, args.csv)?;
+    }
     match args.format {
         RunFormat::Csv => {
             let selection = args.metrics.clone().unwrap_or_else(Selection::all);

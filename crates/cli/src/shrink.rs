@@ -57,11 +57,8 @@ pub fn shrink(args: &ShrinkArgs) -> Result<()> {
     );
     let (before, after) = small.threads;
     let message = output::visible(&small.exit.message).replace('\n', " ");
-    let text = format!(
-        "# {}: {message}\n# {command}\n{}",
-        small.exit.kind,
-        to_toml(&small.program)
-    );
+    let text =
+        format!("# {}: {message}\n# {command}\n{}", small.exit.kind, to_toml(&small.program));
     output::write_file(file, text.as_bytes())?;
     output::print(&format!(
         "{}: {message}\nthreads: {before} -> {after}\nmachine: {} -> {}, {} CPUs\nruns: {}{}\n\

@@ -12,7 +12,7 @@ use scxlab_lab::run::Run;
 use scxlab_lab::session::{RunKey, Session, SessionError};
 use scxlab_live::trace::Recording;
 use scxlab_page::{Collected, IntervalSink};
-use scxlab_trace::{PerfettoSink, Sink, Tee, TimelineSink, Tracer};
+use scxlab_trace::{PerfLayout, PerfSchedSink, PerfettoSink, Sink, Tee, TimelineSink, Tracer};
 
 use crate::args::{On, RunFormat, Span};
 use crate::output::{self, Files};
@@ -28,6 +28,9 @@ pub struct Traces<'a> {
     /// What each scheduler's first run did, for a page; empty if the user wants no page.
     intervals: Mutex<Vec<(usize, Collected)>>,
     has_page: bool,
+    /// Layout of perf in which the events are printed.
+    perf: Option<PerfLayout>,
+    perf_texts: Vec<TextBuffer>,
     /// The target, for headings; None if the command has only one target.
     on: Option<On>,
 }
@@ -38,11 +41,13 @@ impl<'a> Traces<'a> {
         files: &'a Files,
         paths: Vec<PathBuf>,
         span: Option<Span>,
+        perf: Option<PerfLayout>,
         on: Option<On>,
     ) -> Traces<'a> {
-        let timelines = session.schedulers.iter().map(|_| TextBuffer::default()).collect();
-        let intervals = Mutex::default();
-        Traces { session, files, paths, span, timelines, intervals, has_page: false, on }
+        let texts = || session.schedulers.iter().map(|_| TextBuffer::default()).collect();
+        let (timelines, perf_texts) = (texts(), texts());
+        let (intervals, has_page) = (Mutex::default(), false);
+        Traces { session, files, paths, span, timelines, intervals, has_page, perf, perf_texts, on }
     }
 
     /// Collects the intervals of simulated runs, for a page. On a real kernel the page shows them
@@ -60,7 +65,7 @@ impl<'a> Traces<'a> {
 
     /// Tells whether any output needs the events.
     pub fn are_wanted(&self) -> bool {
-        !self.paths.is_empty() || self.span.is_some()
+        !self.paths.is_empty() || self.span.is_some() || self.perf.is_some()
     }
 
     pub fn tracer(&self, key: RunKey) -> io::Result<Tracer> {
@@ -81,6 +86,10 @@ impl<'a> Traces<'a> {
                 sinks.push(Box::new(sink));
                 let mut all = self.intervals.lock().unwrap_or_else(PoisonError::into_inner);
                 all.push((key.scheduler, collected));
+            }
+            if let Some(layout) = self.perf {
+                let out = self.perf_texts[key.scheduler].clone();
+                sinks.push(Box::new(PerfSchedSink::new(out, layout)));
             }
         }
         Ok(if sinks.is_empty() { Tracer::default() } else { Tracer::with_sink(Tee(sinks)) })
@@ -117,16 +126,22 @@ impl<'a> Traces<'a> {
 
     /// Returns the timelines with their headings.
     pub fn timelines(&self) -> String {
+        self.headed(&self.timelines, "\n")
+    }
+
+    /// Returns the events in perf's layout, with headings.
+    pub fn perf(&self) -> String {
+        self.headed(&self.perf_texts, "# ")
+    }
+
+    fn headed(&self, texts: &[TextBuffer], before: &str) -> String {
         let on = self.on.map_or(String::new(), |on| format!(" on {}", on.name()));
         let mut text = String::new();
-        for (scheduler, timeline) in self.session.schedulers.iter().zip(&self.timelines) {
-            let drawn = timeline.text();
+        for (scheduler, drawn) in self.session.schedulers.iter().zip(texts) {
+            let drawn = drawn.text();
             if !drawn.is_empty() {
-                let seed = self.session.seed;
-                text.push_str(&format!(
-                    "\n{}{on}, seed {seed}\n{drawn}",
-                    scheduler.input.arg.short()
-                ));
+                let (short, seed) = (scheduler.input.arg.short(), self.session.seed);
+                text.push_str(&format!("{before}{short}{on}, seed {seed}\n{drawn}"));
             }
         }
         text

@@ -5,9 +5,10 @@
 //! Owns: what a report shows; `document.rs` has its forms. `metric.rs` declares which metrics have
 //! a row; the results file holds all metrics.
 
+pub mod benchmark;
 pub mod csv;
 pub mod document;
-pub(crate) mod format;
+pub mod format;
 mod machines;
 mod outcome;
 pub mod selection;
@@ -355,7 +356,7 @@ fn counts(runs: &[Run]) -> bool {
 }
 
 /// Formats a change as `+3.1 % ±0.4`, with `~` in front if it cannot be told from noise.
-pub(crate) fn change_text(change: &Change) -> String {
+pub fn change_text(change: &Change) -> String {
     let mark = match change.verdict {
         Verdict::Equal => return "=".into(),
         Verdict::NoRuns => return ABSENT.into(),

@@ -15,7 +15,6 @@ use crate::input::Workload;
 use crate::prepare::Prepared;
 use crate::run::Run;
 use crate::session::Session;
-use crate::sim::NumaBalancing;
 
 /// All results of a session.
 #[derive(Clone, Debug, Serialize)]
@@ -30,7 +29,7 @@ pub struct Results {
 }
 
 /// The resolved request, defaults included.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Manifest {
     pub scxlab: Version,
     /// Name of the first target, which is also the first of `targets`.
@@ -46,10 +45,10 @@ pub struct Manifest {
     pub start_offset_max_ns: u64,
     pub compute_noise_permille: u32,
     /// Automatic NUMA balancing, if the user chose it: `off`, `on` or `ext`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub numa_balancing: Option<&'static str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_balancing: Option<String>,
     /// Time at which the schedulers were attached; None: before the start.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attach_after_ns: Option<u64>,
 }
 
@@ -60,7 +59,7 @@ pub struct Version {
     pub commit: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SchedulerEntry {
     /// The scheduler as given with `-s`.
     pub scheduler: String,
@@ -68,7 +67,7 @@ pub struct SchedulerEntry {
     pub object: Option<ObjectEntry>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ObjectEntry {
     pub name: String,
     pub ops: String,
@@ -78,14 +77,14 @@ pub struct ObjectEntry {
     pub knobs: IndexMap<String, String>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RecipeEntry {
     pub name: String,
     pub hash: String,
     pub params: IndexMap<String, String>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkloadEntry {
     /// The workload as given with `-w`.
     pub workload: String,
@@ -96,7 +95,7 @@ pub struct WorkloadEntry {
     pub hash: String,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MachineEntry {
     /// The machine as given with `-m`.
     pub machine: String,
@@ -130,7 +129,7 @@ impl Results {
             agreement(groups[at % schedulers], other, request.tolerance_percent)
         });
         let agreements = agreements.collect();
-        Results { manifest: manifest(session, request), runs, comparisons, agreements }
+        Results { manifest: Manifest::of(session, request), runs, comparisons, agreements }
     }
 
     /// Returns the contents of the results file.
@@ -141,40 +140,43 @@ impl Results {
     }
 }
 
-fn manifest(session: &Session, request: Request) -> Manifest {
-    let machine = &session.machine;
-    // The text of a recording's program can be larger than memory.
-    let mut hash = HashWriter::default();
-    let written = match &session.workload {
-        Workload::Program(program) => serde_json::to_writer(&mut hash, program),
-        Workload::Command(words) => serde_json::to_writer(&mut hash, words),
-    };
-    written.expect("a workload is plain data");
-    Manifest {
-        scxlab: request.version,
-        target: request.targets.first().cloned().unwrap_or_default(),
-        targets: request.targets,
-        schedulers: session.schedulers.iter().map(scheduler).collect(),
-        workload: WorkloadEntry {
-            workload: request.workload,
-            name: session.workload.name().to_owned(),
-            unit: session.workload.unit().to_owned(),
-            hash: hex(hash.finish()),
-        },
-        machine: MachineEntry {
-            machine: request.machine,
-            name: machine.name.clone(),
-            description: machine.description.clone(),
-            nr_cpus: machine.topology.nr_cpus(),
-            fingerprint: hex(machine.fingerprint()),
-        },
-        runs: session.runs,
-        seed: session.seed,
-        duration_ns: session.duration.or(session.workload.duration()),
-        start_offset_max_ns: session.perturb.start_offset_max,
-        compute_noise_permille: session.perturb.compute_noise_permille,
-        numa_balancing: session.numa_balancing.map(NumaBalancing::name),
-        attach_after_ns: session.attach_after,
+impl Manifest {
+    /// Resolves a request.
+    pub fn of(session: &Session, request: Request) -> Manifest {
+        let machine = &session.machine;
+        // The text of a recording's program can be larger than memory.
+        let mut hash = HashWriter::default();
+        let written = match &session.workload {
+            Workload::Program(program) => serde_json::to_writer(&mut hash, program),
+            Workload::Command(words) => serde_json::to_writer(&mut hash, words),
+        };
+        written.expect("a workload is plain data");
+        Manifest {
+            scxlab: request.version,
+            target: request.targets.first().cloned().unwrap_or_default(),
+            targets: request.targets,
+            schedulers: session.schedulers.iter().map(scheduler).collect(),
+            workload: WorkloadEntry {
+                workload: request.workload,
+                name: session.workload.name().to_owned(),
+                unit: session.workload.unit().to_owned(),
+                hash: hex(hash.finish()),
+            },
+            machine: MachineEntry {
+                machine: request.machine,
+                name: machine.name.clone(),
+                description: machine.description.clone(),
+                nr_cpus: machine.topology.nr_cpus(),
+                fingerprint: hex(machine.fingerprint()),
+            },
+            runs: session.runs,
+            seed: session.seed,
+            duration_ns: session.duration.or(session.workload.duration()),
+            start_offset_max_ns: session.perturb.start_offset_max,
+            compute_noise_permille: session.perturb.compute_noise_permille,
+            numa_balancing: session.numa_balancing.map(|mode| mode.name().to_owned()),
+            attach_after_ns: session.attach_after,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Statistics of few runs: means with 95 % intervals, and the change between two samples, paired or
-//! independent.
+//! Statistics of few runs: means with 95 % intervals, the change between two samples, paired or
+//! independent, and p values of many comparisons.
 //!
 //! Owns: the formulas. Does not: know which quantities are measured.
 
@@ -148,6 +148,42 @@ pub fn change_between(baseline: &[f64], treated: &[f64]) -> Change {
     let (low, high) = (ratio - 1.0 - half, ratio - 1.0 + half);
     let verdict = if low > 0.0 || high < 0.0 { Verdict::Different } else { Verdict::Noise };
     Change { relative, low: Some(low), high: Some(high), verdict }
+}
+
+/// Returns the probability of a mean of at least this size if the true mean were 0 or less: the p
+/// value of a one-sided t test. None for fewer than two values.
+pub fn p_greater(values: &[f64]) -> Option<f64> {
+    let (Summary { mean: Some(mean), .. }, Some(variance)) =
+        (Summary::of(values), variance_of_mean(values))
+    else {
+        return None;
+    };
+    if variance == 0.0 {
+        return Some(if mean > 0.0 { 0.0 } else { 1.0 });
+    }
+    Some(t_tail(mean / variance.sqrt(), values.len() - 1))
+}
+
+/// Returns the probability of a value above `t` of the t distribution.
+fn t_tail(t: f64, degrees: usize) -> f64 {
+    let v = degrees as f64;
+    let half = puruspe::betai(v / 2.0, 0.5, v / (v + t * t)) / 2.0;
+    if t >= 0.0 { half } else { 1.0 - half }
+}
+
+/// Adjusts p values for their number, by Benjamini and Hochberg. Those that are at most q
+/// afterwards are discoveries, of which a part q is false on average, at most.
+pub fn adjusted(p_values: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..p_values.len()).collect();
+    order.sort_by(|a, b| p_values[*b].total_cmp(&p_values[*a]));
+    let mut all = vec![1.0; p_values.len()];
+    let mut least = 1.0f64;
+    for (larger, at) in order.into_iter().enumerate() {
+        let rank = p_values.len() - larger;
+        least = least.min(p_values[at] * p_values.len() as f64 / rank as f64);
+        all[at] = least;
+    }
+    all
 }
 
 /// Returns the variance of the mean; None for fewer than two values.

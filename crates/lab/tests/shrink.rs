@@ -65,7 +65,12 @@ fn shrunk(scheduler: &str) -> Result<Shrunk, ShrinkError> {
 
 #[test]
 fn ten_ejections_shrink_and_happen_again() {
-    let stalls = ["starve=104,starve_in=0", "starve=104,starve_in=1", "starve=119,woken=1", "starve=99,starve_in=1"];
+    let stalls = [
+        "starve=104,starve_in=0",
+        "starve=104,starve_in=1",
+        "starve=119,woken=1",
+        "starve=99,starve_in=1",
+    ];
     let stalls = stalls.map(str::to_owned);
     let faults = [1, 2, 3, 5, 7, 8].map(|wrong| format!("wrong={wrong},eject_after_ns=20000000"));
     for knobs in stalls.into_iter().chain(faults) {
@@ -86,7 +91,11 @@ fn ten_ejections_shrink_and_happen_again() {
         let prepared = Prepared::simulated(&input, &machine).unwrap();
         let spec = SimSpec::new(&machine, &again, &prepared, 3);
         let (run, _) = simulate(&spec, Default::default(), &|_| None).unwrap();
-        assert_eq!((run.exit.kind, run.exit.message), (small.exit.kind, small.exit.message), "{name}");
+        assert_eq!(
+            (run.exit.kind, run.exit.message),
+            (small.exit.kind, small.exit.message),
+            "{name}"
+        );
     }
 }
 

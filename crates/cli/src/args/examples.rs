@@ -22,6 +22,15 @@ Examples:
   Results for a program, and a failure if a scheduler is ejected:
     scxlab run -s ./mine.bpf.o -w schbench -m 2n4c2t --format json --fail-on-exit";
 
+pub const CHECK: &str = "\
+Examples:
+  Is the new object worse than the old one, on the standing matrix of machines and workloads?
+    scxlab check -s old.bpf.o -s new.bpf.o
+  The same for a workload and a machine of your own, with your limits, in CI:
+    scxlab check -s old.bpf.o -s new.bpf.o -w app.json -m 2n4c2t --gate gate.toml --github --junit scxlab.xml
+  Two folders that run -o wrote:
+    scxlab check before after";
+
 pub const ADVISE: &str = "\
 Examples:
   What a desktop should run while it compiles:

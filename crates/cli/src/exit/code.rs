@@ -20,8 +20,8 @@ macro_rules! codes {
 codes! {
     Success = 0, "the command did what it was asked; a scheduler that is ejected is a result";
     Ejected = 1, "with --fail-on-exit: a scheduler was ejected, a run stopped early, or a task \
-        never ran; attach: the scheduler exited\nby itself; conform: the kernels differ; run \
-        --again: a run differs; any command: cancelled, or stopped by its deadline";
+        never ran; attach: the scheduler exited\nby itself; conform: the kernels differ; check: \
+        something\nregressed; run --again: a run differs; any command: cancelled, or stopped by its deadline";
     Usage = 2, "the command line is wrong: a flag, or a name or knob that does not exist";
     Input = 3, "an input file cannot be read, is malformed, or does not fit the machine";
     Unmodelled = 4, "the input needs a feature that the simulator does not model";
@@ -30,6 +30,7 @@ codes! {
     Target = 7, "this host or the virtual machine lacks something: QEMU, a kernel, sched_ext, root, \
         KVM for a workload with guests, or a scheduler is already loaded";
     Guest = 8, "the virtual machine booted and then failed: it panicked, hung, or gave no reply";
+    Undecided = 9, "check: nothing regressed, but the runs are too few to decide every metric";
 }
 
 impl From<Code> for ExitCode {

@@ -4,6 +4,7 @@
 mod advise;
 mod again;
 mod build;
+mod check;
 mod docs;
 mod machines;
 mod outputs;

@@ -77,7 +77,16 @@ fn ctrl_c_ends_the_runs_and_keeps_what_there_is() {
     assert!(runs.iter().all(|run| run["stop"]["kind"] == "interrupted" && run["counts"] == false));
     assert!(runs[0]["metrics"]["work_units"]["value"].as_f64().unwrap() > 0.0);
     assert_eq!(runs[1]["stop"]["message"], "not begun: cancelled");
-    assert_eq!(files(&folder), ["report.txt", "request", "results.json", "trace.vtime.pftrace"]);
+    let written = [
+        "manifest.json",
+        "report.txt",
+        "request",
+        "results.json",
+        "runs.parquet",
+        "tasks.parquet",
+        "trace.vtime.pftrace",
+    ];
+    assert_eq!(files(&folder), written);
     assert!(trace::read(&folder.join("trace.vtime.pftrace")).packets > 10);
 }
 

@@ -30,26 +30,31 @@ const COLUMNS: [&str; 16] = [
 
 /// Returns a table of the results of all machines, with one line of column names.
 pub fn csv(all: &[Results], runs: usize, selection: &Selection) -> String {
-    let mut out = ::csv::Writer::from_writer(Vec::new());
-    let mut write = |line: Vec<String>| out.write_record(line).expect("memory takes all");
-    write(COLUMNS.map(str::to_owned).to_vec());
+    let mut text = line(COLUMNS);
     for results in all {
         let manifest = &results.manifest;
         let groups: Vec<&[Run]> = results.runs.chunks(runs.max(1)).collect();
         for target in groups.chunks(manifest.schedulers.len().max(1)) {
             for group in target {
-                lines(target[0], group, selection)
-                    .into_iter()
-                    .map(|line| {
-                        let of = [&manifest.workload.workload, &manifest.machine.machine];
-                        of.into_iter().cloned().chain(line).collect()
-                    })
-                    .for_each(&mut write);
+                for fields in lines(target[0], group, selection) {
+                    let of = [&manifest.workload.workload, &manifest.machine.machine];
+                    text.push_str(&line(of.into_iter().chain(&fields)));
+                }
             }
         }
     }
-    let bytes = out.into_inner().expect("memory takes all");
-    String::from_utf8(bytes).expect("text")
+    text
+}
+
+/// Returns one line of fields, quoted where they need it (RFC 4180).
+pub fn line<T: AsRef<str>>(fields: impl IntoIterator<Item = T>) -> String {
+    let quoted = |field: T| match field.as_ref() {
+        text if text.contains([',', '"', '\n', '\r']) => {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        }
+        text => text.to_owned(),
+    };
+    fields.into_iter().map(quoted).collect::<Vec<_>>().join(",") + "\n"
 }
 
 fn lines(baseline: &[Run], group: &[Run], selection: &Selection) -> Vec<Vec<String>> {
