@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Parser;
 use scxlab_lab::input::{InputError, InputFiles};
+use scxlab_lab::metric::WEIGHT_ERROR;
 use scxlab_lab::results::{Results, Version};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -159,7 +160,8 @@ impl StoredRequest {
         // Convert the new results to JSON text and back, like the stored ones, because reading a
         // number may change its last bit.
         let read = |text: String| serde_json::from_str(&text).expect("our own JSON");
-        let now: Vec<Value> = all.iter().flat_map(|r| simulated(&read(r.to_json()))).collect();
+        let mut now: Vec<Value> = all.iter().flat_map(|r| simulated(&read(r.to_json()))).collect();
+        now.iter_mut().zip(&before).for_each(|(now, before)| leave_out_later(now, before));
         // First pair new and stored runs by their position in the list, and only then leave out
         // pairs with an interrupted run. In the other order, the runs after an interrupted one
         // would be compared with the wrong stored runs.
@@ -182,6 +184,17 @@ impl StoredRequest {
             runs => format!("again: all {runs} simulated runs are the same, bit for bit"),
         });
         Ok(())
+    }
+}
+
+/// Removes the metric from a new run that earlier versions of scxlab did not have, if the stored
+/// run lacks it.
+fn leave_out_later(now: &mut Value, before: &Value) {
+    let name = WEIGHT_ERROR.name;
+    if before["metrics"].get(name).is_none()
+        && let Some(metrics) = now.get_mut("metrics").and_then(Value::as_object_mut)
+    {
+        metrics.shift_remove(name);
     }
 }
 

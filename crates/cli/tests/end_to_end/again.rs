@@ -126,3 +126,23 @@ fn a_folder_without_a_command_is_refused() {
     let out = scxlab(&["run", "--again", "x", "-s", "eevdf"]).output().unwrap();
     assert_eq!(out.status.code(), Some(2));
 }
+
+/// Results of a version that did not have a metric yet can be repeated.
+#[test]
+fn a_later_metric_is_no_difference() {
+    let temp = tempfile::tempdir().unwrap();
+    let kept = temp.path().join("kept");
+    let workload = root().join("workloads/groups-and-nice.toml").display().to_string();
+    let args = ["run", "-s", "vtime", "-w", &workload, "-m", "1n2c1t", "--duration", "50ms", "-o"];
+    assert!(scxlab(&args).arg(&kept).output().unwrap().status.success());
+    let file = kept.join("results.json");
+    let mut results: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let again = || scxlab(&["run", "--again"]).arg(&kept).output().unwrap();
+    let metrics = results["runs"][0]["metrics"].as_object_mut().unwrap();
+    assert!(metrics.shift_remove("weight_error").is_some());
+    fs::write(&file, results.to_string()).unwrap();
+    assert_eq!(again().status.code(), Some(0));
+    results["runs"][0]["metrics"].as_object_mut().unwrap().shift_remove("throughput");
+    fs::write(&file, results.to_string()).unwrap();
+    assert_eq!(again().status.code(), Some(1));
+}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Number formats of the report.
 
+use super::document::{Block, Screen};
 use super::format::{Align, Scale, grid};
 use super::*;
 use crate::stats::change;
@@ -41,4 +42,64 @@ fn columns_line_up() {
         vec!["x".into(), String::new()],
     ];
     assert_eq!(grid(&lines, &[Align::Left, Align::Right]), "a       1\nlong  ±10\nx\n");
+}
+
+/// Numbers for random tables: a fixed sequence (xorshift).
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+
+    fn cell(&mut self, words: usize) -> Cell {
+        let words = (0..=self.below(words)).map(|_| "abcdefghij"[..=self.below(10)].to_owned());
+        let marks = [Mark::Plain, Mark::Best, Mark::Worse, Mark::Noise, Mark::Failure];
+        Cell::new(words.collect::<Vec<_>>().join(" "), marks[self.below(marks.len())])
+    }
+
+    fn table(&mut self) -> Table {
+        let groups = 1 + self.below(8);
+        let columns = 2 + 2 * groups;
+        let row = |draws: &mut Draws| (0..columns).map(|_| draws.cell(2)).collect::<Vec<_>>();
+        let mut table = Table::new(row(self), 2, 2);
+        table.rows = (0..1 + self.below(6)).map(|_| row(self)).collect();
+        table
+    }
+}
+
+fn without_styles(text: &str) -> String {
+    let mut plain = String::new();
+    let mut parts = text.split('\u{1b}');
+    plain.push_str(parts.next().unwrap());
+    parts.for_each(|part| plain.push_str(part.split_once('m').unwrap().1));
+    plain
+}
+
+/// No line of a table is longer than the screen is wide, every cell is shown at least once, and
+/// colours change nothing but colours.
+#[test]
+fn tables_fit_every_width() {
+    let mut draws = Draws(1);
+    for _ in 0..300 {
+        let table = draws.table();
+        let width = 60 + draws.below(200) as u16;
+        let screen = |has_colour| Screen { width: Some(width), has_colour };
+        let document = Document(vec![Block::Table(table.clone())]);
+        let text = document.text(screen(false));
+        for line in text.lines() {
+            assert!(line.chars().count() <= usize::from(width), "{width}: {line:?}\n{text}");
+        }
+        let coloured = document.text(screen(true));
+        let trimmed = |text: &str| text.lines().map(|l| format!("{}\n", l.trim_end())).collect();
+        let plain: String = trimmed(&without_styles(&coloured));
+        assert_eq!(plain, text);
+        let letters = |text: &str| text.chars().filter(|c| c.is_alphabetic()).count();
+        let cells = table.head.iter().chain(table.rows.iter().flatten());
+        let wanted: usize = cells.map(|cell| letters(&cell.text)).sum();
+        assert!(letters(&text) >= wanted, "{text}");
+    }
 }
