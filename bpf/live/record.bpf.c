@@ -372,14 +372,29 @@ int BPF_PROG(on_cgroup, struct cgroup *cgroup, const char *path)
 	return 0;
 }
 
-/* Returns the pid of the task that is about to wake another one; 0: an interrupt is. */
-static u32 waker(struct task_struct **by)
+/*
+ * Tells whether the running task writes to the socket from which a task reads, or the other way
+ * round. Loopback TCP delivers in a softirq, which runs within the call of the sending task.
+ */
+static bool is_at_other_end(struct task_struct *by, struct task_state *s)
 {
+	struct task_state *at = state_of(by);
+
+	if (!at || !s || s->channel != CHANNEL_SOCKET || at->object != s->object)
+		return false;
+	return (at->call == CALL_WRITE && s->call == CALL_READ) || (at->call == CALL_READ && s->call == CALL_WRITE);
+}
+
+/* Returns the pid of the task that is about to wake another one; 0: an interrupt is. */
+static u32 waker(struct task_struct **by, struct task_state *s)
+{
+	struct task_struct *running = bpf_get_current_task_btf();
+
 	/* See probe.bpf.c. */
-	if (get_preempt_count() & settings.interrupt_mask)
+	if ((get_preempt_count() & settings.interrupt_mask) && !is_at_other_end(running, s))
 		return 0;
-	*by = bpf_get_current_task_btf();
-	return (*by)->pid;
+	*by = running;
+	return running->pid;
 }
 
 static void wake(struct task_struct *p, struct task_state *s, u32 waker)
@@ -401,7 +416,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 {
 	struct task_state *s = state_of(p);
 	struct task_struct *by = NULL;
-	u32 pid = waker(&by);
+	u32 pid = waker(&by, s);
 
 	if (by && pid)
 		introduce(by, state_of(by), bpf_ktime_get_ns());
@@ -430,7 +445,7 @@ SEC("tp_btf/sched_wakeup_new")
 int BPF_PROG(on_new, struct task_struct *p)
 {
 	struct task_struct *by = NULL;
-	u32 pid = waker(&by);
+	u32 pid = waker(&by, NULL);
 
 	wake(p, state_of(p), pid);
 	return 0;

@@ -345,6 +345,9 @@ static void writes(struct task_struct *p, struct task_state *s, u32 fd, u64 buff
 	default:
 		break;
 	}
+	s->call = CALL_WRITE;
+	s->channel = c.kind;
+	s->object = c.object;
 	record_call(bpf_ktime_get_ns(), p->pid, CALL_WRITE, c.kind, c.object, true, bytes);
 }
 
@@ -517,8 +520,8 @@ static u32 number_of(struct pt_regs *regs)
 
 /*
  * Attached to the functions of the recorded calls, which take the caller's registers, and not to
- * the tracepoint sys_enter: Linux 7.3 can preempt a program there, and until it goes
- * on, the calls of all other tasks on this CPU pass the program by.
+ * the tracepoint sys_enter: Linux 7.3 can preempt a program there, and until it goes on, the calls
+ * of all other tasks on this CPU pass the program by.
  */
 SEC("kprobe.multi")
 int on_enter(struct pt_regs *ctx)

@@ -227,6 +227,27 @@ fn a_replay_predicts_its_original() {
     }
 }
 
+/// A mutex is barging if calls on it wake nobody. On two CPUs most uses of it show no call, so the
+/// replay has fewer waits (155 of 877), but the throughput of the original.
+#[test]
+fn a_barging_mutex_is_told_from_one_that_is_handed_over() {
+    let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());
+    for barging in [true, false] {
+        let text = format!(
+            "[[mutex]]\nname = 'm'\nbarging = {barging}\n[[thread]]\nname = 't'\n\
+             instances = 4\nops = [{{ loop = {{ ops = [{{ lock = 'm' }}, {{ compute = '20us' }}, \
+             {{ unlock = 'm' }}, {{ compute = '30us' }}, {{ count = 1 }}] }} }}]"
+        );
+        let program = load("contenders.toml", &text).unwrap();
+        let (first, bytes) = record(&machine, &program, 1);
+        let again = replay(&bytes);
+        assert_eq!(again.mutexes.iter().any(|m| m.barging), barging, "{:?}", again.mutexes);
+        let second = run(&machine, "eevdf", &again, 1);
+        let apart = percent(metric(&second, "work_units"), metric(&first, "work_units"));
+        assert!(apart.abs() < 5.0, "barging {barging}: {apart:+.1} %");
+    }
+}
+
 /// A file that is cut off is a workload as far as it goes, and says so.
 #[test]
 fn damage_is_told() {

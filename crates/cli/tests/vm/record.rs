@@ -2,6 +2,7 @@
 //! Tests of `scxlab record`, in a guest whose /init is the scxlab command. The files come back on
 //! the console, and are read as any trace is.
 
+mod replay;
 mod story;
 
 use std::process::{Command, Stdio};
@@ -40,6 +41,10 @@ cpus = [1]
 ops = [{ loop = { ops = [{ compute = "1ms" }] } }]
 "#;
 
+/// Time after which a script is ended. Counted time jumps ahead while the guest only waits for the
+/// host to take what it prints.
+const PRINTS: &str = "86400s";
+
 /// Prints a file between lines with its name.
 const SHOW: &str =
     r#"show() { echo "begin $1"; /usr/bin/gzip -c $1 | /usr/bin/base64; echo "end $1"; }"#;
@@ -57,15 +62,30 @@ const PROGRAMS: [&str; 9] = [
 
 fn run(bench: &Bench, script: &str) -> Done {
     let script = format!("exec >/dev/console 2>&1\n{SHOW}\n{script}");
-    bench.script(&["-s", "eevdf", "-m", "1n2c1t", "--accel", "counted"], &script, &PROGRAMS)
+    let args = ["-s", "eevdf", "-m", "1n2c1t", "--accel", "counted", "--duration", PRINTS];
+    bench.script(&args, &script, &PROGRAMS)
 }
 
 /// Returns the recording that the guest printed.
 fn recording(done: &Done, path: &str) -> Story {
+    let files = decode(done, path);
+    let [bytes] = files.as_slice() else { panic!("{} files {path}: {done}", files.len()) };
+    Story::read(path, bytes)
+}
+
+/// Returns the files of this name that the guest printed.
+fn decode(done: &Done, path: &str) -> Vec<Vec<u8>> {
     let console = done.console.replace('\r', "");
-    let (_, rest) =
-        console.split_once(&format!("begin {path}\n")).unwrap_or_else(|| panic!("{done}"));
-    let (text, _) = rest.split_once(&format!("end {path}\n")).unwrap_or_else(|| panic!("{done}"));
+    let begin = format!("begin {path}\n");
+    let text = |part: &str| -> String {
+        let (text, _) =
+            part.split_once(&format!("end {path}\n")).unwrap_or_else(|| panic!("{done}"));
+        text.to_owned()
+    };
+    console.split(&begin).skip(1).map(|part| unpack(text(part), done)).collect()
+}
+
+fn unpack(text: String, done: &Done) -> Vec<u8> {
     let decode = "base64 --decode | gzip --decompress";
     let mut child = Command::new("sh")
         .args(["-c", decode])
@@ -74,13 +94,12 @@ fn recording(done: &Done, path: &str) -> Story {
         .spawn()
         .unwrap();
     let mut input = child.stdin.take().unwrap();
-    let text = text.to_owned();
     let writer =
         std::thread::spawn(move || std::io::Write::write_all(&mut input, text.as_bytes()).unwrap());
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
     assert!(output.status.success(), "{done}");
-    Story::read(path, &output.stdout)
+    output.stdout
 }
 
 #[test]
@@ -192,6 +211,9 @@ const TALKERS: [(&str, &str, ChannelKind); 4] = [
     ("eventfd", "stress-ng --eventfd 1 --eventfd-ops 300", ChannelKind::EventFd),
 ];
 
+/// The tasks at both ends of the connections.
+const SENDER: &str = "stress-ng-sock";
+
 /// What one task writes, another one reads from a channel of the same number.
 #[test]
 fn both_ends_of_a_channel_have_one_number() {
@@ -221,6 +243,13 @@ fn both_ends_of_a_channel_have_one_number() {
         let bytes = of_kind().map(|(_, end)| end.read).max().unwrap_or(0);
         assert!(bytes > 0, "{name}: {ends:?}");
         assert_eq!(story.lost, 0);
+        if name == "tcp" {
+            // The softirq that delivers a packet runs within the sender's call.
+            let woken = story.heard(SENDER);
+            let count = |by: &Heard| woken.iter().filter(|heard| *heard == by).count();
+            let by_task = count(&Heard::WokenBy(SENDER.into()));
+            assert!(by_task > count(&Heard::Interrupted), "{woken:?}");
+        }
     }
     let timers = recording(&done, "/timers.pftrace");
     let has = |wanted: &dyn Fn(&Call) -> bool| timers.all_calls().any(wanted);

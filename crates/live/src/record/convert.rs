@@ -6,8 +6,7 @@
 //! until the ring has been drained once more.
 //! Does not: keep more than the records of two drains.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use scxlab_machine::{CpuId, Nanos, TaskId};
 use scxlab_trace::{
@@ -38,9 +37,8 @@ pub struct Converter<'a> {
     /// Begin and end of the recording on CLOCK_MONOTONIC, ns. Events outside are left out.
     from: u64,
     until: u64,
-    /// Records that wait for earlier ones.
-    waiting: BinaryHeap<Reverse<Waiting>>,
-    taken: u64,
+    /// Records that wait for earlier ones, in the order in which they were taken.
+    waiting: Vec<Waiting>,
     /// Time of the last event of each CPU.
     last: Vec<Nanos>,
     /// Ids of the living tasks by pid, and ids of dead tasks for reuse.
@@ -53,12 +51,26 @@ pub struct Converter<'a> {
     totals: Totals,
 }
 
-/// A record in order of its time, and of its place in the ring.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+/// A record, and its time.
 struct Waiting {
     at: u64,
-    order: u64,
-    bytes: Vec<u8>,
+    record: Record,
+}
+
+enum Record {
+    Event(abi::record_event),
+    Call(abi::record_call),
+    Attributes(Box<abi::record_attributes>),
+}
+
+impl Record {
+    fn read(kind: u32, bytes: &[u8]) -> Option<Record> {
+        match kind {
+            abi::RECORD_CALL => plain(bytes).map(Record::Call),
+            abi::RECORD_ATTRIBUTES => plain(bytes).map(Box::new).map(Record::Attributes),
+            _ => plain(bytes).map(Record::Event),
+        }
+    }
 }
 
 impl<'a> Converter<'a> {
@@ -70,8 +82,7 @@ impl<'a> Converter<'a> {
             nr_cpus,
             from: u64::MAX,
             until: u64::MAX,
-            waiting: BinaryHeap::new(),
-            taken: 0,
+            waiting: Vec::new(),
             last: vec![0; nr_cpus],
             ids: BTreeMap::new(),
             free: Vec::new(),
@@ -85,13 +96,11 @@ impl<'a> Converter<'a> {
     /// Sets the begin of the recording. Attributes that were taken before are events of this time.
     pub fn start(&mut self, at: u64) {
         self.from = at;
-        let early = std::mem::take(&mut self.waiting).into_sorted_vec();
-        let is_attribute = |w: &Waiting| {
-            let head = plain::<abi::record_head>(&w.bytes);
-            head.is_some_and(|h| u32::from(h.kind) == abi::RECORD_ATTRIBUTES)
-        };
-        for Reverse(waiting) in early.into_iter().rev().filter(|Reverse(w)| is_attribute(w)) {
-            self.convert(&waiting.bytes, 0);
+        let early = std::mem::take(&mut self.waiting);
+        for Waiting { record, .. } in early {
+            if matches!(record, Record::Attributes(_)) {
+                self.convert(&record, 0);
+            }
         }
     }
 
@@ -111,10 +120,9 @@ impl<'a> Converter<'a> {
                     self.cgroups.learn(record.id, text(&record.path));
                 }
             }
-            _ => {
-                self.taken += 1;
-                let waiting = Waiting { at: head.at, order: self.taken, bytes: bytes.to_vec() };
-                self.waiting.push(Reverse(waiting));
+            kind => {
+                let record = Record::read(kind, bytes);
+                self.waiting.extend(record.map(|record| Waiting { at: head.at, record }));
             }
         }
     }
@@ -131,13 +139,13 @@ impl<'a> Converter<'a> {
 
     /// Passes on the records of times before `until`, CLOCK_MONOTONIC in ns.
     pub fn release(&mut self, until: u64) {
-        while let Some(Reverse(first)) = self.waiting.peek() {
-            if first.at >= until {
-                break;
-            }
-            let Some(Reverse(first)) = self.waiting.pop() else { break };
-            if (self.from..=self.until).contains(&first.at) {
-                self.convert(&first.bytes, first.at - self.from);
+        // The sort is stable, and fast because most records are in order.
+        self.waiting.sort_by_key(|waiting| waiting.at);
+        let due = self.waiting.partition_point(|waiting| waiting.at < until);
+        let later = self.waiting.split_off(due);
+        for Waiting { at, record } in std::mem::replace(&mut self.waiting, later) {
+            if (self.from..=self.until).contains(&at) {
+                self.convert(&record, at - self.from);
             }
         }
     }
@@ -166,29 +174,16 @@ impl<'a> Converter<'a> {
         self.totals
     }
 
-    fn convert(&mut self, bytes: &[u8], time: Nanos) {
-        let Some(head) = plain::<abi::record_head>(bytes) else { return };
-        let cpu = CpuId(u32::from(head.cpu));
-        match u32::from(head.kind) {
-            abi::RECORD_CALL => {
-                if let Some(record) = plain(bytes) {
-                    self.call(cpu, time, &record);
-                }
-            }
-            abi::RECORD_ATTRIBUTES => {
-                if let Some(record) = plain(bytes) {
-                    self.attributes(cpu, time, &record);
-                }
-            }
-            _ => {
-                if let Some(record) = plain(bytes) {
-                    self.event(cpu, time, &record);
-                }
-            }
+    fn convert(&mut self, record: &Record, time: Nanos) {
+        match record {
+            Record::Event(record) => self.event(time, record),
+            Record::Call(record) => self.call(time, record),
+            Record::Attributes(record) => self.attributes(time, record),
         }
     }
 
-    fn event(&mut self, cpu: CpuId, time: Nanos, record: &abi::record_event) {
+    fn event(&mut self, time: Nanos, record: &abi::record_event) {
+        let cpu = CpuId(u32::from(record.head.cpu));
         let abi::record_event { head, arg: [first, second] } = *record;
         let kind = match u32::from(head.kind) {
             abi::RECORD_SWITCH => return self.switch(cpu, time, (head, first), second),
@@ -232,14 +227,16 @@ impl<'a> Converter<'a> {
         }
     }
 
-    fn call(&mut self, cpu: CpuId, time: Nanos, record: &abi::record_call) {
+    fn call(&mut self, time: Nanos, record: &abi::record_call) {
+        let cpu = CpuId(u32::from(record.head.cpu));
         let Some(task) = self.id(record.head.task) else { return };
         let Some(call) = call_of(record, self.from) else { return };
         self.totals.calls += 1;
         self.emit(cpu, time, EventKind::Call { task, call });
     }
 
-    fn attributes(&mut self, cpu: CpuId, time: Nanos, record: &abi::record_attributes) {
+    fn attributes(&mut self, time: Nanos, record: &abi::record_attributes) {
+        let cpu = CpuId(u32::from(record.head.cpu));
         let Some(task) = self.id(record.head.task) else { return };
         let path = self.cgroups.path(record.cgroup);
         for (group, limits) in self.cgroups.limits(&path) {

@@ -15,7 +15,7 @@
 
 pub mod read;
 
-use super::schema::{Generic, GenericField};
+use super::schema::{Generic, GenericField, Text};
 use crate::call::{Call, ChannelKind};
 use crate::names::{CgroupAttributes, TaskAttributes, TaskPolicy};
 
@@ -26,53 +26,58 @@ pub const START: &str = "scxlab_start";
 pub const LOST: &str = "scxlab_lost";
 pub const MACHINE: &str = "scxlab_machine";
 
+/// Number of fields of most events, which are calls.
+const FIELDS: usize = 4;
+
 /// The fields of an event that is being written.
 struct Fields(Vec<GenericField>);
 
 impl Fields {
-    fn text(mut self, name: &str, value: &str) -> Fields {
-        let (name, str_value) = (Some(name.to_owned()), Some(value.to_owned()));
-        self.0.push(GenericField { name, str_value, int_value: None, uint_value: None });
+    fn new() -> Fields {
+        Fields(Vec::with_capacity(FIELDS))
+    }
+
+    fn push(mut self, name: &'static str, field: GenericField) -> Fields {
+        self.0.push(GenericField { name: Some(name.into()), ..field });
         self
     }
 
-    fn number(mut self, name: &str, value: u64) -> Fields {
-        let name = Some(name.to_owned());
-        let uint_value = Some(value);
-        self.0.push(GenericField { name, str_value: None, int_value: None, uint_value });
-        self
+    fn text(self, name: &'static str, value: impl Into<Text>) -> Fields {
+        let str_value = Some(value.into());
+        self.push(name, GenericField { str_value, ..GenericField::default() })
     }
 
-    fn signed(mut self, name: &str, value: i64) -> Fields {
-        let name = Some(name.to_owned());
-        let int_value = Some(value);
-        self.0.push(GenericField { name, str_value: None, int_value, uint_value: None });
-        self
+    fn number(self, name: &'static str, value: u64) -> Fields {
+        self.push(name, GenericField { uint_value: Some(value), ..GenericField::default() })
     }
 
-    fn optional(self, name: &str, value: Option<u64>) -> Fields {
+    fn signed(self, name: &'static str, value: i64) -> Fields {
+        self.push(name, GenericField { int_value: Some(value), ..GenericField::default() })
+    }
+
+    fn optional(self, name: &'static str, value: Option<u64>) -> Fields {
         match value {
             Some(value) => self.number(name, value),
             None => self,
         }
     }
 
-    fn optional_text(self, name: &str, value: Option<&str>) -> Fields {
+    fn optional_text(self, name: &'static str, value: Option<&str>) -> Fields {
         match value {
-            Some(value) => self.text(name, value),
+            Some(value) => self.text(name, value.to_owned()),
             None => self,
         }
     }
 
-    fn of(self, event: &str) -> Generic {
-        Generic { event_name: Some(event.to_owned()), field: self.0 }
+    fn of(self, event: &'static str) -> Generic {
+        Generic { event_name: Some(event.into()), field: self.0 }
     }
 }
 
 /// Returns the event of a call.
 pub fn call(call: Call) -> Generic {
-    let named = |name: &str| Fields(Vec::new()).text("call", name);
-    let channel = |name: &str, object, kind, bytes| {
+    let named = |name: &'static str| Fields::new().text("call", name);
+    let channel = |name: &'static str, object, kind, bytes| {
         let fields = named(name).number("object", object).text("kind", channel_name(kind));
         fields.number("bytes", bytes)
     };
@@ -100,7 +105,7 @@ pub fn call(call: Call) -> Generic {
 /// Returns the event of a task's attributes.
 pub fn task(tid: u32, attributes: &TaskAttributes) -> Generic {
     let TaskAttributes { policy, nice, slice, cpus, cgroup, kthread } = attributes;
-    let fields = Fields(Vec::new()).number("tid", u64::from(tid)).signed("nice", i64::from(*nice));
+    let fields = Fields::new().number("tid", u64::from(tid)).signed("nice", i64::from(*nice));
     let fields = match *policy {
         TaskPolicy::Normal => fields.text("policy", "normal"),
         TaskPolicy::Batch => fields.text("policy", "batch"),
@@ -114,30 +119,30 @@ pub fn task(tid: u32, attributes: &TaskAttributes) -> Generic {
         }
     };
     let fields = fields.number("slice", *slice).optional_text("cpus", cpus.as_deref());
-    fields.text("cgroup", cgroup).number("kthread", u64::from(*kthread)).of(TASK)
+    fields.text("cgroup", cgroup.clone()).number("kthread", u64::from(*kthread)).of(TASK)
 }
 
 /// Returns the event of a cgroup's limits.
 pub fn cgroup(path: &str, attributes: &CgroupAttributes) -> Generic {
     let CgroupAttributes { weight, quota, period, idle, cpus } = attributes;
-    let fields = Fields(Vec::new()).text("path", path).number("weight", u64::from(*weight));
+    let fields = Fields::new().text("path", path.to_owned()).number("weight", u64::from(*weight));
     let fields = fields.optional("quota", *quota).number("period", *period);
     fields.number("idle", u64::from(*idle)).optional_text("cpus", cpus.as_deref()).of(CGROUP)
 }
 
 /// Returns the event of a task that exists when the trace starts.
 pub fn start(tid: u32) -> Generic {
-    Fields(Vec::new()).number("tid", u64::from(tid)).of(START)
+    Fields::new().number("tid", u64::from(tid)).of(START)
 }
 
 /// Returns the event of missing events.
 pub fn lost(events: u64) -> Generic {
-    Fields(Vec::new()).number("events", events).of(LOST)
+    Fields::new().number("events", events).of(LOST)
 }
 
 /// Returns the event of the machine.
 pub fn machine(toml: &str) -> Generic {
-    Fields(Vec::new()).text("toml", toml).of(MACHINE)
+    Fields::new().text("toml", toml.to_owned()).of(MACHINE)
 }
 
 const CHANNELS: [(ChannelKind, &str); 4] = [

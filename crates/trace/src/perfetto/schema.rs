@@ -8,6 +8,8 @@
 //! whole project, and because its licence, Apache-2.0, cannot be combined with ours in one program.
 //! Tests may use the crate; they compare this file with it.
 
+use std::borrow::Cow;
+
 use quick_protobuf::Writer;
 
 use super::wire::{Fields, Wire};
@@ -68,9 +70,9 @@ impl<T: Value> Field for Packed<T> {
             return;
         }
         varint(u64::from(number << 3 | 2), to);
-        let start = to.len();
+        let start = begin(to);
         self.0.iter().for_each(|value| value.write(to));
-        prefix_length(start, to);
+        end(start, to);
     }
 
     fn read_more(&mut self, from: Wire<'_>) -> Option<()> {
@@ -142,6 +144,21 @@ impl Value for String {
     }
 }
 
+/// A text that is often a constant.
+pub type Text = Cow<'static, str>;
+
+impl Value for Text {
+    const WIRE: u32 = 2;
+
+    fn write(&self, to: &mut Vec<u8>) {
+        Writer::new(to).write_string(self).expect(GROWS);
+    }
+
+    fn read(from: Wire<'_>) -> Option<Self> {
+        String::read(from).map(Cow::Owned)
+    }
+}
+
 /// Bytes that are no text.
 #[derive(Default)]
 pub struct Bytes(pub Vec<u8>);
@@ -161,14 +178,28 @@ impl Value for Bytes {
     }
 }
 
-/// Inserts, at `start`, the length of the bytes from `start` to the end. Moving these bytes by a
-/// byte or two is cheaper than computing all lengths first, because each message would compute the
-/// lengths of its inner messages again.
-fn prefix_length(start: usize, to: &mut Vec<u8>) {
-    let end = to.len();
-    varint((end - start) as u64, to);
-    let prefix = to.len() - end;
-    to[start..].rotate_right(prefix);
+/// Begins a message: leaves room for its length, which is less than 128 in most messages.
+fn begin(to: &mut Vec<u8>) -> usize {
+    to.push(0);
+    to.len() - 1
+}
+
+/// Writes the length of the message that began at `start`. Moving a long message by a byte or two
+/// is cheaper than computing all lengths first, because each message would compute the lengths of
+/// its inner messages again.
+fn end(start: usize, to: &mut Vec<u8>) {
+    let content = start + 1;
+    let length = to.len() - content;
+    if length < 0x80 {
+        to[start] = length as u8;
+        return;
+    }
+    let old = to.len();
+    varint(length as u64, to);
+    let (first, more) = (to[old], to.len() - old - 1);
+    to[start] = first;
+    to.remove(old);
+    to[content..].rotate_right(more);
 }
 
 /// Declares messages. An `Option` is an optional field, a `Vec` or a `Packed` a repeated one. An
@@ -207,13 +238,13 @@ macro_rules! messages {
                 const WIRE: u32 = 2;
 
                 fn write(&self, to: &mut Vec<u8>) {
-                    let start = to.len();
+                    let start = begin(to);
                     $(self.$field.write_all($number, to);)*
                     $(match &self.$one {
                         $enum::Unknown => {}
                         $($enum::$alternative(value) => value.write_field($tag, to),)*
                     })?
-                    prefix_length(start, to);
+                    end(start, to);
                 }
 
                 fn read(from: Wire<'_>) -> Option<Self> {
@@ -346,14 +377,14 @@ messages! {
 
     /// An event that the format has no message for.
     struct Generic {
-        event_name: Option<String> = 1,
+        event_name: Option<Text> = 1,
         field: Vec<GenericField> = 2,
     }
 
     /// A field of a generic event, with one of the three values.
     struct GenericField {
-        name: Option<String> = 1,
-        str_value: Option<String> = 3,
+        name: Option<Text> = 1,
+        str_value: Option<Text> = 3,
         int_value: Option<i64> = 4,
         uint_value: Option<u64> = 5,
     }

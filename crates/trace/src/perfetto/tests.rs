@@ -158,6 +158,7 @@ fn compare(ours: &str, theirs: &MessageDescriptor) {
             Written::TYPE_UINT64 => "u64",
             Written::TYPE_INT32 | Written::TYPE_ENUM => "i32",
             Written::TYPE_INT64 => "i64",
+            Written::TYPE_STRING if inner == "Text" => "Text",
             Written::TYPE_STRING => "String",
             Written::TYPE_BOOL => "bool",
             Written::TYPE_BYTES => "Bytes",
