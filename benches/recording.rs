@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Large recordings as workloads: time and peak memory of a process that reads one.
+//! Large recordings as workloads: time and peak memory of a process that reads one and simulates
+//! a moment of it.
 //!
 //! The recordings are of 64 CPUs, and are generated while they are read, so that the time includes
 //! that of the generation where one core is shared. Each case is a process of its own.
@@ -11,15 +12,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use scxlab_benches::{host, recording};
+use scxlab_lab::input::{NoFiles, SchedulerInput};
+use scxlab_lab::prepare::Prepared;
 use scxlab_lab::recorded::{self, Parameters};
+use scxlab_lab::sim::{SimSpec, simulate};
 use scxlab_machine::Machine;
+use scxlab_trace::Tracer;
+use scxlab_workload::Program;
 
 const MACHINE: &str = "64c";
 
+/// Virtual time for which each workload runs.
+const SIMULATED_NS: u64 = 50_000_000;
+
 /// Events, and the parameters behind the file's name.
-const CASES: [(&str, &str); 5] = [
+const CASES: [(&str, &str); 6] = [
     ("0", ""),
     ("1000000", ""),
+    ("5000000", ""),
     ("50000000", ""),
     ("50000000", "from=500ms,for=100ms"),
     ("50000000", "tasks=*-1?"),
@@ -52,14 +62,24 @@ fn child(events: u64, parameters: &str) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     let read = recorded::read("big.pftrace", &open, &Parameters::parse("big.pftrace", parameters)?);
     let took = start.elapsed().as_secs_f64();
-    let peak = host::peak_rss() >> 20;
     let mib = bytes.load(Ordering::Relaxed) >> 20;
-    let what = match &read {
-        Ok(recorded) => format!("{} threads", recorded.replay.program.threads.len()),
+    let what = match read {
+        Ok(recorded) => simulated(&Arc::new(machine), &recorded.replay.program)?,
         Err(error) => error.to_string(),
     };
+    let peak = host::peak_rss() >> 20;
     println!(
-        "{events:9} events {parameters:22} {took:6.1} s, {mib} MiB in two passes, peak {peak} MiB: {what}"
+        "{events:9} events {parameters:22} {took:6.1} s to read {mib} MiB in two passes, peak {peak} MiB: {what}"
     );
     Ok(())
+}
+
+/// Runs a workload for a moment, and tells how much it did.
+fn simulated(machine: &Arc<Machine>, program: &Program) -> Result<String, Box<dyn Error>> {
+    let scheduler = SchedulerInput::resolve("eevdf", &NoFiles)?;
+    let scheduler = Prepared::simulated(&scheduler, machine)?;
+    let spec = SimSpec::new(machine, program, &scheduler, 1);
+    let spec = SimSpec { duration: Some(SIMULATED_NS), ..spec };
+    let (run, _) = simulate(&spec, Tracer::default(), &|_| None)?;
+    Ok(format!("{} tasks ran", run.tasks.iter().filter(|task| task.run_ns > 0).count()))
 }

@@ -14,7 +14,8 @@ use scxlab_recording::history::TaskHistory;
 use scxlab_recording::{History, MAX_STEPS, Options, Recorder, Replay, Scale, Scope};
 use scxlab_trace::import::{ImportError, Imported, import};
 use scxlab_trace::{Event, Names, Sink};
-use scxlab_workload::program::TimeSpan;
+use scxlab_workload::compile::MAX_INSNS;
+use scxlab_workload::program::{Op, TimeSpan};
 
 /// A recording, and the workload that it became.
 pub struct Recorded {
@@ -61,6 +62,11 @@ pub enum RecordedError {
         /// Pattern of the names of the tasks with the most steps.
         busiest: String,
     },
+    #[error(
+        "{file}: the workload has {ops} ops, and at most {MAX_INSNS} are possible; choose a shorter \
+         window (for=), some of the tasks (tasks=) or a smaller scale"
+    )]
+    TooManyOps { file: String, ops: usize },
     #[error("{file} is only {length} long, so that nothing begins at {from}")]
     Window { file: String, length: TimeSpan, from: TimeSpan },
     #[error("{file} has no such tasks; it has {has}")]
@@ -196,6 +202,10 @@ pub fn read(
     let mut replay =
         replay.map_err(|error| RecordedError::Infer { file: file.to_owned(), error })?;
     scxlab_recording::repeat(&mut replay.program, parameters.repeat.into());
+    let ops = replay.program.threads.iter().map(|thread| count(&thread.ops)).sum();
+    if ops > MAX_INSNS {
+        return Err(RecordedError::TooManyOps { file: file.to_owned(), ops });
+    }
     if !knows_machine {
         replay.program.notes.push(format!(
             "{file} does not hold its machine: its {} CPUs count as equal cores with the default costs",
@@ -205,6 +215,16 @@ pub fn read(
     let faults = imported.damage().into_iter().chain(imported.missing());
     replay.program.notes.extend(faults.map(|text| format!("{file}: {text}")));
     Ok(Recorded { machine, knows_machine, imported, history, replay })
+}
+
+/// Returns the number of instructions that ops become.
+fn count(ops: &[Op]) -> usize {
+    let one = |op: &Op| match op {
+        Op::Loop { ops, .. } => count(ops) + 2,
+        _ => 1,
+    };
+    // Each thread ends with an exit.
+    ops.iter().map(one).sum::<usize>() + 1
 }
 
 /// Returns the machine that a trace file holds.

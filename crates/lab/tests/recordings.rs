@@ -333,6 +333,20 @@ fn a_file_without_events_is_refused() {
     assert!(matches!(error, RecordedError::NoSwitches { .. }), "{error}");
 }
 
+/// Tasks whose first events come before those of their forks are one task each, however much the
+/// clocks of the CPUs differ.
+#[test]
+fn tasks_that_run_before_their_forks_are_single() {
+    let text = "[[thread]]\nname = 'start'\nops = [{ sleep = '20ms' }, { loop = { times = 120, ops = [{ sem_post = 'go' }] } }]
+[[thread]]\nname = 'worker'\ninstances = 120\nops = [{ sem_wait = 'go' }, { compute = '50us' }]";
+    let machine = Arc::new(Machine::resolve("4c").unwrap());
+    let (_, bytes) = record(&machine, &load("w.toml", text).unwrap(), 1);
+    let program = replay(&bytes);
+    assert_eq!(program.threads.len(), 121);
+    // All of them ended, and so does their replay.
+    assert_eq!(program.duration, None);
+}
+
 /// Changes of a task's attributes during a recording come back in its replay.
 #[test]
 fn changes_of_attributes_are_replayed() {
@@ -363,6 +377,28 @@ ops = [{ loop = { ops = [{ compute = "1ms" }] } }]
     let (a, b) = (run_time(&first), run_time(&run(&machine, "eevdf", &program, 1)));
     let error = percent(b["changing"] as f64, a["changing"] as f64);
     assert!(error.abs() <= 5.0, "CPU time {error:+.1} %");
+}
+
+/// A damaged recording is refused with a reason, or is a workload, whatever its parameters.
+#[test]
+fn damaged_recordings_do_not_panic() {
+    let parameters =
+        ["", "from=30ms,for=50ms,scale=2", "scale=1.5", "tasks=*1*,repeat=2", "scale=0.3"];
+    for (case, parameters) in CASES.iter().zip(parameters.iter().cycle()) {
+        let machine = Arc::new(Machine::resolve(case.machine).unwrap());
+        let (_, bytes) = record(&machine, &load("w.toml", case.text).unwrap(), 1);
+        for seed in 0..12 {
+            let mut stream = Stream::new(seed, "damage", 0);
+            let mut damaged = bytes[..bytes.len() / 4].to_vec();
+            for _ in 0..1 + stream.below(200) {
+                let at = stream.below(damaged.len() as u64) as usize;
+                damaged[at] = stream.next_u64() as u8;
+            }
+            if let Err(error) = read(&damaged, parameters) {
+                assert!(!error.to_string().is_empty());
+            }
+        }
+    }
 }
 
 /// One file, whatever its name.

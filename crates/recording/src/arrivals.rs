@@ -78,10 +78,13 @@ pub(crate) fn times(
         drawn.extend(gaps.iter().cycle().skip(begin).take(run));
     }
     let total: u128 = drawn.iter().map(|gap| u128::from(*gap)).sum();
+    // A product of two numbers below 2^64 fits.
+    let shift = total.max(1).ilog2().saturating_sub(63);
     let mut passed: u128 = 0;
     let after = |gap: Nanos| {
         passed += u128::from(gap);
-        u64::try_from(passed * u128::from(length) / total.max(1)).unwrap_or(length).min(length)
+        let part = (passed >> shift) * u128::from(length) / (total >> shift).max(1);
+        u64::try_from(part).unwrap_or(length).min(length)
     };
     drawn.into_iter().map(after).collect()
 }

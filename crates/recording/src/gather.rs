@@ -28,8 +28,9 @@ use crate::overhead::Overhead;
 use crate::scope::Scope;
 use cpu::{Cpus, WORK_SHIFT};
 
-/// Maximum number of steps and waits of a recording. A step takes 48 bytes.
-pub const MAX_STEPS: u64 = 10_000_000;
+/// Maximum number of steps of a recording. A step takes 48 bytes, and can become two ops: one of
+/// the first pass, and one of the others.
+pub const MAX_STEPS: u64 = 6_000_000;
 
 /// Work in ns that is not told from the rest of a system call.
 pub(crate) const NOISE: Nanos = 300;
@@ -58,6 +59,8 @@ const AFTER_WAIT: Nanos = 50_000;
 pub struct Recorder {
     history: History,
     tracks: Vec<Track>,
+    /// Whether each task's fork was seen.
+    forked: Vec<bool>,
     /// Task of each id; a later task can have the same id.
     slots: Vec<Option<TaskIndex>>,
     /// The last task of each thread id.
@@ -114,6 +117,7 @@ impl Recorder {
         Recorder {
             history: History::default(),
             tracks: Vec::new(),
+            forked: Vec::new(),
             slots: Vec::new(),
             by_pid: BTreeMap::new(),
             cpus: Cpus::new(machine),
@@ -149,6 +153,7 @@ impl Recorder {
             }
         }
         for task in 0..self.tracks.len() {
+            self.forget_early(task as TaskIndex);
             self.close(task as TaskIndex);
             if let State::Ready { since } = self.tracks[task].state {
                 self.history.tasks[task].wait_ns += end.saturating_sub(since);
@@ -230,6 +235,7 @@ impl Recorder {
             switches: 0,
             is_vcpu: false,
         });
+        self.forked.push(false);
         // The first look at the task's name is that of `refresh_name`.
         self.tracks.push(Track { state, open: 0, switched_in: 0, version: u64::MAX, early: None });
         self.by_pid.insert(self.history.tasks[task as usize].name.pid, task);
@@ -550,17 +556,22 @@ impl Recorder {
         self.cpus.busy_until(cpu, at + self.overhead.after_wake);
     }
 
-    /// Returns a task that was forked. The clocks of CPUs differ a little, so events of the new
-    /// task can come before that of its fork; they are then under another id.
+    /// Returns a task that was forked. The clocks of CPUs differ, so events of the new task can
+    /// come before that of its fork; they are then under another id. A task that came during the
+    /// recording without a fork is this one, because a thread id is free only after its task's end.
     fn forked(&mut self, at: Nanos, id: TaskId, names: &Names, origin: Origin) -> TaskIndex {
         let pid = names.task(id).map_or(id.0, |name| name.pid);
         let early = |task: &TaskIndex| {
             let t = &self.history.tasks[*task as usize];
-            t.ended.is_none() && t.born.saturating_add(CLOCK_SKEW) >= at
+            let came = t.born > self.history.start && !self.forked[*task as usize];
+            t.ended.is_none() && (came || t.born.saturating_add(CLOCK_SKEW) >= at)
         };
         let Some(task) = self.by_pid.get(&pid).copied().filter(early) else {
-            return self.add(id, names, origin, State::Ready { since: at });
+            let task = self.add(id, names, origin, State::Ready { since: at });
+            self.forked[task as usize] = true;
+            return task;
         };
+        self.forked[task as usize] = true;
         self.assign(id, task);
         self.refresh_name(task, id, names);
         self.history.tasks[task as usize].origin = origin;

@@ -21,8 +21,8 @@ use insn::{Insn, NR_KINDS, ObjectKind, ObjectRef, ROOT_CGROUP, Tables};
 
 /// Maximum number of threads at the start of a run, over all thread templates.
 pub const MAX_THREADS: u64 = 100_000;
-/// Maximum number of instructions of all thread templates together.
-pub const MAX_INSNS: usize = 1 << 20;
+/// Maximum number of instructions of all thread templates together. An instruction takes 24 bytes.
+pub const MAX_INSNS: usize = 1 << 24;
 /// Maximum number of a thread's own timers, and of names in a thread that depend on the instance.
 pub const MAX_OBJECTS: usize = 4096;
 /// Maximum nesting depth of loops and phases.

@@ -79,16 +79,56 @@ pub fn items(plan: &Plan<'_>, task: TaskIndex) -> Vec<Item> {
 }
 
 /// Returns the acts of a later pass, in which only tasks that repeat take part. A child that lived
-/// until the end exists already.
+/// until the end exists already. What a task did for one that does not repeat is not done again.
 pub fn again(plan: &Plan<'_>, items: &[Item]) -> Vec<Item> {
     let lives = |t: &TaskIndex| !plan.ends[*t as usize];
-    let stays = |item: &&Item| match (&item.act, item.with) {
+    let stays = |item: &Item| match (&item.act, item.with) {
         (Act::Op(Op::Fork(_)), Some(child)) => !lives(&child),
         (Act::Op(Op::Write { .. } | Op::Read { .. } | Op::Poll { .. }), Some(_)) => false,
         (_, Some(with)) => plan.repeats[with as usize],
         (_, None) => true,
     };
-    items.iter().filter(stays).cloned().collect()
+    let mut is_gone = false;
+    let kept = items.iter().filter(|item| {
+        let stays = stays(item);
+        if item.act.takes_input() {
+            is_gone = !stays;
+        }
+        stays && !(is_gone && item.act.is_own())
+    });
+    let mut kept: Vec<Item> = kept.cloned().collect();
+    super::locks::sanitize(&mut kept);
+    // A pass that takes no time would be endless.
+    if kept.iter().any(|item| item.act.takes_time()) { kept } else { Vec::new() }
+}
+
+impl Act {
+    /// Whether the act waits for what another task sends.
+    fn takes_input(&self) -> bool {
+        matches!(self, Act::Wait(_) | Act::Op(Op::Read { .. } | Op::Poll { .. }))
+    }
+
+    /// Whether the act concerns no other task.
+    fn is_own(&self) -> bool {
+        matches!(
+            self,
+            Act::Work(_)
+                | Act::Lock(_)
+                | Act::Unlock(_)
+                | Act::Op(Op::Count(_) | Op::Yield | Op::Exec | Op::Io { .. })
+        )
+    }
+
+    fn takes_time(&self) -> bool {
+        let op = |op: &Op| {
+            matches!(op, Op::Sleep(_) | Op::Timer { .. } | Op::Io { .. } | Op::Barrier(_))
+        };
+        match self {
+            Act::Work(_) => true,
+            Act::Op(other) => op(other) || self.takes_input(),
+            _ => self.takes_input(),
+        }
+    }
 }
 
 struct Pass<'a> {
