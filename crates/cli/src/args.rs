@@ -385,6 +385,11 @@ pub struct ReproduceArgs {
     #[arg(long)]
     pub blind: bool,
 
+    /// Fit the parameters anew to the baselines' figures, from their defaults on, and print the
+    /// error at each value
+    #[arg(long, conflicts_with_all = ["table", "format", "output", "machine", "blind", "ablation"])]
+    pub fit: bool,
+
     /// Switch a mechanism off, as an experiment's `[ablation]` says
     #[arg(long, value_name = "NAME", requires = "thread")]
     pub ablation: Option<String>,

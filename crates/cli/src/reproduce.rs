@@ -6,10 +6,11 @@ mod cache;
 use anyhow::Result;
 use scxlab_lab::input;
 use scxlab_lab::reproduce::experiment::Experiment;
+use scxlab_lab::reproduce::fit::{self, FitError};
 use scxlab_lab::reproduce::job::{Jobs, NoStore, RunStore};
 use scxlab_lab::reproduce::plan::{Plan, Wanted};
 use scxlab_lab::reproduce::report::{ThreadReport, json, markdown, report, text};
-use scxlab_lab::reproduce::{ReproduceError, experiments, threads};
+use scxlab_lab::reproduce::{ReproduceError, ThreadFiles, experiments, threads};
 use scxlab_lab::session::Progress;
 
 use crate::args::{ReproduceArgs, ReproduceFormat};
@@ -20,6 +21,9 @@ use crate::run::interrupt;
 use cache::RunCache;
 
 pub fn reproduce(args: &ReproduceArgs) -> Result<()> {
+    if args.fit {
+        return fit(args);
+    }
     let plans = plans(args)?;
     let cache = (!args.no_cache).then(RunCache::open).flatten();
     let store: &dyn RunStore = match &cache {
@@ -59,26 +63,46 @@ pub fn reproduce(args: &ReproduceArgs) -> Result<()> {
     })
 }
 
+/// Fits the parameters of all wanted threads, and prints the errors.
+fn fit(args: &ReproduceArgs) -> Result<()> {
+    let cache = (!args.no_cache).then(RunCache::open).flatten();
+    let store: &dyn RunStore = match &cache {
+        Some(cache) => cache,
+        None => &NoStore,
+    };
+    let interrupt = interrupt(args.deadline);
+    for files in wanted_files(args)? {
+        let experiment = Experiment::parse(files.name, files.published, files.experiment)?;
+        let fit = fit::fit(&experiment, &mut |plan| {
+            let jobs = Jobs::new(plan, store, args.runs, args.seed);
+            let progress = Progress::of(jobs.lengths());
+            jobs.execute(args.jobs, &progress, 0, &interrupt)
+        });
+        let fit = fit.map_err(|error| match error {
+            FitError::Reproduce(error) => anyhow::Error::new(error),
+            FitError::Session(error) => anyhow::Error::new(error),
+        })?;
+        output::print(&fit::text(&fit))?;
+    }
+    Ok(())
+}
+
+fn wanted_files(args: &ReproduceArgs) -> Result<Vec<&'static ThreadFiles>> {
+    let Some(name) = &args.thread else { return Ok(experiments().iter().collect()) };
+    let found = experiments().iter().find(|files| files.name == name);
+    Ok(vec![found.ok_or_else(|| ReproduceError::Unknown {
+        kind: "thread",
+        name: name.clone(),
+        available: threads().collect::<Vec<_>>().join(", "),
+    })?])
+}
+
 /// Plans all wanted threads, before anything runs.
 fn plans(args: &ReproduceArgs) -> Result<Vec<Plan>> {
-    let files: Vec<_> = match &args.thread {
-        None => experiments().iter().collect(),
-        Some(name) => {
-            let found: Vec<_> = experiments().iter().filter(|files| files.name == name).collect();
-            if found.is_empty() {
-                return Err(ReproduceError::Unknown {
-                    kind: "thread",
-                    name: name.clone(),
-                    available: threads().collect::<Vec<_>>().join(", "),
-                }
-                .into());
-            }
-            found
-        }
-    };
     let machine = args.machine.as_ref().map(|name| input::machine(name, &Inputs::default()));
-    let wanted = Wanted { tables: args.table.clone(), machine: machine.transpose()? };
-    let plan = |files: &scxlab_lab::reproduce::ThreadFiles| {
+    let machine = machine.transpose()?;
+    let wanted = Wanted { tables: args.table.clone(), cells: Vec::new(), machine };
+    let plan = |files: &ThreadFiles| {
         let mut experiment = Experiment::parse(files.name, files.published, files.experiment)?;
         if args.blind {
             experiment = experiment.blind();
@@ -88,5 +112,5 @@ fn plans(args: &ReproduceArgs) -> Result<Vec<Plan>> {
         }
         Ok(Plan::new(experiment, &wanted)?)
     };
-    files.into_iter().map(plan).collect()
+    wanted_files(args)?.into_iter().map(plan).collect()
 }

@@ -117,6 +117,10 @@ metrics! {
         "number of finished units of work",
         "the same; for a command: 1 if it ended with exit status 0" =>
             WORK_UNITS = metric("work_units", Unit::Work).more();
+        "mean time from the start of the run until a thread that existed at the start exited; absent \
+         if one of them has not exited",
+        "-" =>
+            COMPLETION_MEAN = metric("completion_mean", Unit::Ns).less();
     }
     "waiting" {
         "from a wake-up until the task runs",

@@ -17,10 +17,13 @@
 //!                        figure: a cell's prediction from its runs
 //!                              |
 //!                        score: signs, ranks, sizes -> report: table, JSON, Markdown
+//!
+//!   fit: plans of baseline figures, with each value of each fitted parameter's grid
 //! ```
 
 pub mod experiment;
 pub mod figure;
+pub mod fit;
 pub mod job;
 pub mod plan;
 pub mod published;

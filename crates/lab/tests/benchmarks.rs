@@ -71,17 +71,19 @@ fn tokens_move_in_parallel() {
     assert!(rate("reflex,tasks=8,delay=50us") < four / 2.0);
 }
 
-/// In numa02 each thread accesses its own part first, so all accesses are local. In numa01 two
-/// threads of a process run on different nodes, and one of them is away from the memory.
+/// In numa02 all memory lies on the node of the first thread, so threads on the other node access
+/// remote memory. In numa01 two threads of a process run on different nodes, and one of them is
+/// away from the memory.
 #[test]
 fn memory_lies_where_threads_touched_it() {
     let remote = |work: &str| {
         let run = run(work, "2n2c1t");
         metric(&run, "memory_remote_accesses") / metric(&run, "memory_accesses")
     };
-    assert_eq!(remote("numa02,threads=4,size=64MiB,passes=10"), 0.0);
-    let shared = remote("numa01,threads=2,size=64MiB,passes=10");
-    assert!((0.3..0.7).contains(&shared), "{shared}");
+    for work in ["numa01,threads=2", "numa02,threads=4"] {
+        let shared = remote(&format!("{work},size=64MiB,passes=10"));
+        assert!((0.3..0.7).contains(&shared), "{work}: {shared}");
+    }
 }
 
 #[test]

@@ -142,6 +142,9 @@ pub struct Executor {
     faults: Vec<RefusedCall>,
     nr_faults: u64,
     totals: Vec<LoopTotals>,
+    /// Number of the threads that existed at the start and have exited, and the sum of the times at
+    /// which they did.
+    completed: (u64, u128),
     observer: Option<Box<dyn LoopObserver + Send>>,
 }
 
@@ -198,6 +201,7 @@ impl Executor {
             faults: Vec::new(),
             nr_faults: 0,
             totals: vec![LoopTotals::default(); templates],
+            completed: (0, 0),
             observer: None,
         })
     }
@@ -216,6 +220,13 @@ impl Executor {
     /// Returns for each thread template its name and the totals over the passes of its phases.
     pub fn loop_totals(&self) -> impl Iterator<Item = (&str, &LoopTotals)> {
         self.compiled.templates.iter().map(|t| t.name.as_str()).zip(&self.totals)
+    }
+
+    /// Returns the number of threads that existed at the start and the sum of the times at which
+    /// they exited; None if one of them has not exited.
+    pub fn completed(&self) -> Option<(u64, u128)> {
+        let threads: u64 = self.compiled.templates.iter().map(|t| u64::from(t.instances)).sum();
+        (self.completed.0 == threads).then_some(self.completed)
     }
 
     /// Returns the cgroup at a path; None for the root, and for paths that the program does not

@@ -50,6 +50,8 @@ Examples:
     scxlab reproduce o1-2002 --table chat -n 10
   All threads, as a page and as JSON:
     scxlab reproduce -o published
+  The fit of a thread's parameters to its baselines, with the error at each value:
+    scxlab reproduce pelt-2012 --fit
   What the same schedulers would do on another machine:
     scxlab reproduce gang-2011 --table ple_improvement -m epyc-2s";
 

@@ -12,6 +12,7 @@
 //! [fitted.think]                           # a parameter that was fitted to baseline figures
 //! value = "3us"
 //! default = "2us"                          # its value with --blind
+//! grid = ["1us", "2us", "3us"]             # values that a fit tries (see `fit.rs`)
 //! cells = [{ table = "chat", rooms = 10, cpus = 2, column = "vanilla" }]
 //! why = "..."
 //!
@@ -56,13 +57,20 @@ pub struct Experiment {
     file: String,
 }
 
-/// A parameter that was fitted to figures of baseline columns.
+/// A parameter that was fitted to figures of baseline columns, or that has the factor between its
+/// value and its default from another thread's fit.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fitted {
     pub value: String,
     pub default: String,
+    /// Values that a fit tries.
+    #[serde(default)]
+    pub grid: Vec<String>,
+    #[serde(default)]
     pub cells: Vec<When>,
+    /// Thread whose parameter of the same name has the factor. Then there are no grid and no cells.
+    pub from: Option<String>,
     pub why: String,
 }
 
@@ -274,6 +282,14 @@ impl Experiment {
         self
     }
 
+    /// Returns the experiment from which a fit starts: all parameters that it fits at their
+    /// defaults.
+    pub fn unfitted(mut self) -> Experiment {
+        let own = self.fitted.values_mut().filter(|f| f.from.is_none());
+        own.for_each(|f| f.value.clone_from(&f.default));
+        self
+    }
+
     /// Returns the experiment with a mechanism switched off.
     pub fn ablated(mut self, name: &str) -> Result<Experiment, ReproduceError> {
         let Some(ablation) = self.ablations.get(name) else {
@@ -417,6 +433,18 @@ impl Experiment {
     /// Checks that parameters were fitted to figures of baselines only.
     fn check_fitted(&self, lines: &[usize]) -> Result<(), ReproduceError> {
         for ((name, fitted), line) in self.fitted.iter().zip(lines) {
+            if fitted.from.is_some() {
+                if fitted.grid.is_empty() && fitted.cells.is_empty() {
+                    continue;
+                }
+                let what =
+                    format!("{name} has its factor from another thread, and a grid or cells");
+                return Err(self.fault(*line, what));
+            }
+            if !fitted.grid.contains(&fitted.value) {
+                let what = format!("{name} is {}, which is not on its grid", fitted.value);
+                return Err(self.fault(*line, what));
+            }
             for cells in &fitted.cells {
                 let mut count = 0;
                 for table in &self.published.tables {
@@ -500,7 +528,8 @@ fn names(text: &str) -> Vec<String> {
     text.split('+').map(|name| name.trim().to_owned()).collect()
 }
 
-fn matches(when: &When, vars: &Vars) -> bool {
+/// Whether the variables have the values that `when` asks for.
+pub fn matches(when: &When, vars: &Vars) -> bool {
     let fits = |value: &toml::Value, given: &str| match value {
         toml::Value::String(text) => text == given,
         other => other.to_string() == given,

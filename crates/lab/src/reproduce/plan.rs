@@ -14,7 +14,9 @@ use scxlab_workload::program::TimeSpan;
 use scxlab_workload::{Perturb, Program, WorkloadArg, parse_workload_arg};
 
 use super::ReproduceError;
-use super::experiment::{Experiment, Figure, Kind, MachineText, Resolved, SetupText};
+use super::experiment::{
+    Experiment, Figure, Kind, MachineText, Resolved, SetupText, When, matches,
+};
 use super::published::Table;
 use super::template::{Vars, fill};
 use crate::input::{NoFiles, SchedulerInput};
@@ -30,9 +32,21 @@ pub const DEFAULT_CLASS_COLUMN: &str = "eevdf";
 pub struct Wanted {
     /// Tables by id; empty: all.
     pub tables: Vec<String>,
+    /// Figures that match one of these by their row's keys, `table` and `column`; empty: all.
+    pub cells: Vec<When>,
     /// A machine for all setups instead of those of the experiment. The default class is then a
     /// further column.
     pub machine: Option<Machine>,
+}
+
+impl Wanted {
+    fn has(&self, table: &Table, row: usize, column: &str) -> bool {
+        let mut vars = table.keys_of(row);
+        vars.extend(
+            [("table", table.id.as_str()), ("column", column)].map(|(k, v)| (k.into(), v.into())),
+        );
+        self.cells.is_empty() || self.cells.iter().any(|when| matches(when, &vars))
+    }
 }
 
 /// The cells of a thread and the setups that they need.
@@ -111,6 +125,9 @@ impl Plan {
                 continue;
             }
             for (row, column, published) in table.figures() {
+                if !wanted.has(table, row, column) {
+                    continue;
+                }
                 let content = match experiment.resolve(table, row, column)? {
                     Resolved::NotPredicted(why) => Content::NotPredicted(why),
                     Resolved::Figure(figure) => planner.figure(&experiment, table, row, *figure)?,

@@ -47,6 +47,8 @@ pub struct FittedReport {
     pub name: String,
     pub value: String,
     pub default: String,
+    /// Thread that gives the factor between value and default.
+    pub from: Option<String>,
     pub why: String,
 }
 
@@ -130,6 +132,7 @@ pub fn report(plan: &Plan, runs: &Runs, count: u32) -> ThreadReport {
         name: name.clone(),
         value: f.value.clone(),
         default: f.default.clone(),
+        from: f.from.clone(),
         why: f.why.clone(),
     });
     let titles = published.tables.iter();

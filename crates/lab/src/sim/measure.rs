@@ -147,6 +147,9 @@ fn metrics(k: &Kernel, unit: &str, executor: &Executor) -> MetricTable {
     let seconds = k.now as f64 / 1e9;
     t.ratio(&metric::THROUGHPUT, m.work_units as f64, seconds);
     t.count(&metric::WORK_UNITS, m.work_units);
+    if let Some((threads, sum)) = executor.completed() {
+        t.ratio(&metric::COMPLETION_MEAN, sum as f64, threads as f64);
+    }
     times(&mut t, &metric::WAKEUP_LATENCY, &m.wakeup_latency);
     times(&mut t, &metric::RUN_QUEUE_WAIT, &m.run_queue_wait);
     let loops = executor.loop_totals().map(|(_, totals)| totals.clone());

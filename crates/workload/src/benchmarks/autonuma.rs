@@ -5,9 +5,9 @@
 //! Models: `bzero` of a buffer, `passes` times in each thread. In numa01 all threads of a process
 //! clear the same memory; in the other tests each thread clears a part of its own, of size `size /
 //! threads`. Before that, each thread of both numa01 tests clears all memory of its process once,
-//! at the same time as the others, so pages lie on the nodes of all threads. In numa02 a thread is
-//! the first to access its part. A unit is one pass of one thread over its memory; the clearing
-//! before the passes counts none.
+//! at the same time as the others, so pages lie on the nodes of all threads. In numa02 the first
+//! thread clears all memory before it starts the others, so pages lie on its node. A unit is one
+//! pass of one thread over its memory; the clearing before the passes counts none.
 //! Leaves out: the memory of the program itself, and memory traffic between threads that clear the
 //! same lines.
 
@@ -115,13 +115,15 @@ fn build(params: &Params, test: Test) -> Result<Program, WorkloadError> {
         huge: Some(params.word("huge", &["no", "yes"])? == 1),
         merge: 0,
     };
-    let mut ops = Vec::new();
-    if test != Test::Numa02 {
-        ops.extend((0..parts).map(|i| clear(format!("part{i}"))));
-    }
+    let all: Vec<Op> = (0..parts).map(|i| clear(format!("part{i}"))).collect();
     let own = clear(format!("part{{i%{parts}}}"));
-    ops.push(Op::Loop { times: Some(passes), ops: vec![own, Op::Count(1)] });
-    let of_process = |p| process(&format!("{}-{p}", params.generator), threads, ops.clone());
+    let passes = Op::Loop { times: Some(passes), ops: vec![own, Op::Count(1)] };
+    let (first, worker) = match test {
+        Test::Numa02 => (all, vec![passes]),
+        _ => (Vec::new(), all.into_iter().chain([passes]).collect()),
+    };
+    let name = |p: u32| format!("{}-{p}", params.generator);
+    let of_process = |p| process(&name(p), threads, first.clone(), worker.clone());
     Ok(Program {
         duration: params.maybe_time("duration")?,
         regions: vec![region],
@@ -145,9 +147,9 @@ fn clear(region: String) -> Op {
     })
 }
 
-/// Returns the threads of a process: the first one, which starts the others and waits for them, and
-/// the others.
-fn process(name: &str, threads: u32, ops: Vec<Op>) -> [ThreadTemplate; 2] {
+/// Returns the threads of a process: the first one, which executes `first`, starts the others and
+/// waits for them, and the others, which execute `ops`.
+fn process(name: &str, threads: u32, mut first: Vec<Op>, ops: Vec<Op>) -> [ThreadTemplate; 2] {
     let worker = format!("{name}-worker");
     let start = Op::Loop { times: Some(threads.into()), ops: vec![Op::Fork(worker.clone())] };
     let template = |thread: &str, instances, ops| ThreadTemplate {
@@ -155,5 +157,6 @@ fn process(name: &str, threads: u32, ops: Vec<Op>) -> [ThreadTemplate; 2] {
         process: Some(name.to_owned()),
         ..ThreadTemplate::new(thread, ops)
     };
-    [template(name, 1, vec![start, Op::Join]), template(&worker, 0, ops)]
+    first.extend([start, Op::Join]);
+    [template(name, 1, first), template(&worker, 0, ops)]
 }

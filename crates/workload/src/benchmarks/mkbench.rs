@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! mkbench: several parallel builds of a kernel side by side (Mike Kravetz, 2002).
 //!
-//! Models and leaves out: see `make.rs`. The builds are equal and start together, so the measured
-//! time is the length of the run.
+//! Models and leaves out: see `make.rs`. The builds are equal and start together. The original
+//! prints the average time of a build, which is `completion_mean`, not the length of the run: a
+//! build that gets more CPU time than the others ends earlier.
 
 use super::make::Build;
 use super::{Generator, Params, param};

@@ -194,6 +194,10 @@ impl Executor {
         thread.serial = 0;
         self.by_task[task.idx()] = NO_THREAD;
         self.free.push(u32::try_from(t).unwrap_or(NO_THREAD));
+        if parent.is_none() {
+            self.completed.0 += 1;
+            self.completed.1 += u128::from(sys.now());
+        }
         if let Some((parent, serial)) = parent {
             let above = &mut self.threads[parent as usize];
             if above.serial == serial {

@@ -17,7 +17,8 @@ time. `scxlab reproduce o1-2002` makes the runs of one thread and prints its par
 
 Each figure that a thread printed stands beside the simulation's. The files in `experiments/` say
 which machine, workload and scheduler a figure is. Parameters were fitted to figures of baselines
-only; `--blind` leaves them at their defaults.
+only, by the procedure of `--fit`, which starts from the defaults and takes the value with the least
+error from a grid; `--blind` leaves them at their defaults.
 
 - A *change* compares a figure with its baseline: positive is better. A predicted change in
   parentheses cannot be told from noise.
@@ -58,8 +59,12 @@ fn one(text: &mut String, thread: &ThreadReport) {
         for fitted in &thread.fitted {
             let _ = writeln!(
                 text,
-                "- `{}` = {} (with `--blind` {}): {}",
-                fitted.name, fitted.value, fitted.default, fitted.why
+                "- `{}` = {} (with `--blind` {}{}): {}",
+                fitted.name,
+                fitted.value,
+                fitted.default,
+                fitted.from.as_ref().map_or(String::new(), |from| format!("; factor of {from}")),
+                fitted.why
             );
         }
     }

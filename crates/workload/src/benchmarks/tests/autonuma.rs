@@ -35,17 +35,23 @@ fn memory_is_shared_or_in_parts() {
     assert!(error("numa02,processes=2").contains("unknown parameter \"processes\""));
 }
 
-/// Each thread of the numa01 tests clears all parts before its passes, those of numa02 none.
+/// Each thread of the numa01 tests clears all parts before its passes. In numa02 the first thread
+/// does so before it starts the others.
 #[test]
-fn threads_of_numa01_clear_everything_first() {
-    for (arg, cleared) in
-        [("numa01,threads=3", 1), ("numa01_THREAD_ALLOC,threads=3", 3), ("numa02,threads=3", 0)]
-    {
+fn everything_is_cleared_first() {
+    for (arg, cleared, by_first) in [
+        ("numa01,threads=3", 1, 0),
+        ("numa01_THREAD_ALLOC,threads=3", 3, 0),
+        ("numa02,threads=3", 0, 3),
+    ] {
         let program = program(arg);
         let worker = program.threads.iter().find(|t| t.instances == 0).unwrap();
         let (last, first) = worker.ops.split_last().unwrap();
         assert!(first.iter().all(|op| matches!(op, Op::Touch(_))), "{arg}");
         assert!(matches!(last, Op::Loop { times: Some(_), .. }), "{arg}");
         assert_eq!(first.len(), cleared, "{arg}");
+        let starter = program.threads.iter().find(|t| t.instances == 1).unwrap();
+        let touches = starter.ops.iter().take_while(|op| matches!(op, Op::Touch(_)));
+        assert_eq!((touches.count(), starter.ops.len()), (by_first, by_first + 2), "{arg}");
     }
 }
