@@ -253,8 +253,12 @@ fn generators_have_the_shape_of_their_programs() {
     let rows: String = compared.iter().map(|(rows, _)| rows.as_str()).collect();
     println!("{rows}");
     let faults: Vec<_> = compared.into_iter().flat_map(|(_, faults)| faults).collect();
-    assert!(faults.is_empty(), "too far apart:
-{}", faults.concat());
+    assert!(
+        faults.is_empty(),
+        "too far apart:
+{}",
+        faults.concat()
+    );
     check_rows(PAGE, &rows);
 }
 

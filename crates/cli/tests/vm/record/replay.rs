@@ -101,7 +101,8 @@ type Names = BTreeMap<String, (String, usize)>;
 impl Counts {
     fn of_recording(path: &str, bytes: &[u8]) -> (Counts, Names) {
         let parameters = Parameters::parse(path, "").unwrap();
-        let read = recorded::read(path, bytes, parameters).unwrap_or_else(|why| panic!("{why}"));
+        let open = || -> std::io::Result<Box<dyn std::io::Read>> { Ok(Box::new(bytes)) };
+        let read = recorded::read(path, &open, &parameters).unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(read.imported.damage(), Vec::<String>::new());
         let tasks = &read.history.tasks;
         let (mut counts, mut names) = (Counts::default(), Names::new());
