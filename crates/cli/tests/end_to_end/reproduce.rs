@@ -112,7 +112,7 @@ fn names_that_do_not_exist_are_usage_errors() {
         ),
         (
             &["reproduce", "o1-2002", "--ablation", "x"],
-            "unknown ablation \"x\"; available: lock, scan",
+            "unknown ablation \"x\"; available: lock, apart, together, scan",
         ),
         (&["reproduce", "o1-2002", "-m", "x9"], "no machine \"x9\""),
     ];
