@@ -27,8 +27,8 @@ const PREDICTED: &str = "vtime";
 
 /// Largest difference of a replay from its recording, relative to the recording.
 const TOLERANCE: f64 = 0.15;
-/// The same of hackbench, whose waits differ from boot to boot, and of schbench, in whose replay one
-/// wait in five does not sleep.
+/// The same of hackbench, whose waits differ from boot to boot, and of schbench, in whose replay
+/// one wait in five does not sleep.
 const WIDE_TOLERANCE: f64 = 0.5;
 /// Counts below this one differ by chance.
 const FEW: f64 = 100.0;
