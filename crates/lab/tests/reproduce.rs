@@ -318,13 +318,14 @@ fn a_broken_mechanism_scores_worse() {
     assert!(score(&broken) + 0.1 < score(&whole), "{} {}", score(&broken), score(&whole));
 }
 
-/// The global queue collapses under many tasks, because each pick looks at all of them under the
-/// one lock.
+/// The global queue collapses under many tasks also because each pick looks at all of them under
+/// the one lock. Without the scan more than a third of the effect is gone; the rest is the lock's
+/// hand-over.
 #[test]
-fn without_the_scan_the_global_queue_does_not_collapse() {
+fn without_the_scan_the_global_queue_collapses_less() {
     let cell = "{ table = 'chat', rooms = 30, cpus = 8, column = 'o1' }";
     let (whole, broken) = changes("o1-2002", "scan", cell);
-    assert!(whole > 100.0 && broken < whole / 3.0, "{whole} {broken}");
+    assert!(whole > 100.0 && broken < whole * 2.0 / 3.0, "{whole} {broken}");
 }
 
 /// Two tasks that pass a token lose under O(1), because each runs on a CPU of its own.
