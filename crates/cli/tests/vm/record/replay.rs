@@ -29,7 +29,7 @@ const PREDICTED: &str = "vtime";
 const TOLERANCE: f64 = 0.15;
 /// The same of hackbench, whose waits differ from boot to boot, and of schbench, in whose replay
 /// one wait in five does not sleep.
-const WIDE_TOLERANCE: f64 = 0.5;
+const WIDE_TOLERANCE: f64 = 0.3;
 /// Counts below this one differ by chance.
 const FEW: f64 = 100.0;
 /// Part of the CPU time from which a task's share is compared.
