@@ -11,10 +11,19 @@ import { Timeline } from "./timeline";
 
 document.head.append(element("style", {}, uplotStyle + style));
 
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
+/** The colours that the reader chose; null: those of the system. */
+let chosen: "light" | "dark" | null = null;
+
+function setColours(): void {
+  document.documentElement.dataset.theme = chosen ?? (systemIsDark.matches ? "dark" : "light");
+}
+
 function head(page: Page): HTMLElement {
   const { verdict } = page;
   const theme = choice("Colours", ["as the system", "light", "dark"], (at) => {
-    document.documentElement.dataset.theme = ["", "light", "dark"][at];
+    chosen = ([null, "light", "dark"] as const)[at];
+    setColours();
     redraw();
   });
   return element(
@@ -48,6 +57,7 @@ function setup(session: Session): HTMLElement {
 }
 
 function start(): void {
+  setColours();
   const page = read();
   const main = element("main");
   document.body.append(head(page), main, element("footer", {}, page.version));
@@ -62,7 +72,10 @@ function start(): void {
     cancelAnimationFrame(waiting);
     waiting = requestAnimationFrame(fit);
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  systemIsDark.addEventListener("change", () => {
+    setColours();
+    redraw();
+  });
   document.documentElement.dataset.ready = "yes";
 }
 
