@@ -39,9 +39,6 @@ pub struct Session {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Scheduler {
     pub name: String,
-    pub runs: usize,
-    /// Number of runs that enter means and comparisons.
-    pub counted: usize,
     pub failures: Vec<Failure>,
 }
 
@@ -75,7 +72,6 @@ pub struct Cell {
     pub mean: Option<f64>,
     /// Half the width of the 95 % interval.
     pub half: Option<f64>,
-    pub values: Vec<Option<f64>>,
     /// Change against the first scheduler; None for the first.
     pub change: Option<scxlab_lab::stats::Change>,
 }
@@ -109,8 +105,6 @@ pub struct Timeline {
     pub counts: Vec<usize>,
     pub tasks: Vec<Task>,
     pub queues: Vec<String>,
-    /// Node of each CPU.
-    pub nodes: Vec<u32>,
     /// Numbers of migrations in equal parts of the time: within an LLC, within a node, between
     /// nodes.
     pub migrations: [Vec<u64>; 3],

@@ -251,7 +251,6 @@ impl Collector {
             counts: self.cpus.iter().map(Vec::len).collect(),
             tasks: std::mem::take(&mut self.tasks),
             queues: std::mem::take(&mut self.queues).into_iter().collect(),
-            nodes: topology.cpus().iter().map(|cpu| cpu.node.0).collect(),
             migrations: self.steps(topology, start, end),
             residency: self.residency(topology, start, end),
             bytes: block.to_owned(),

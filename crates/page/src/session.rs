@@ -126,8 +126,6 @@ fn facts(manifest: &Manifest) -> Vec<(String, String)> {
 fn scheduler(document: &Document, group: &Group<'_>) -> Scheduler {
     Scheduler {
         name: group.name.clone(),
-        runs: group.runs.len(),
-        counted: group.runs.iter().filter(|run| run.counts).count(),
         failures: group.runs.iter().filter_map(|run| failure(&document.manifest, run)).collect(),
     }
 }
@@ -181,7 +179,7 @@ fn metrics(groups: &[Group<'_>]) -> Vec<Metric> {
             let Summary { n, mean, half_width } = Summary::of(&known(&values));
             let base = base.as_ref().filter(|_| at > 0);
             let change = base.map(|(runs, base)| change_of(runs, group.runs, base, &values));
-            Cell { n, mean, half: half_width, values, change }
+            Cell { n, mean, half: half_width, change }
         };
         Metric {
             name: name.to_owned(),

@@ -32,9 +32,6 @@ export interface Session {
 
 export interface Scheduler {
   name: string;
-  runs: number;
-  /** Number of runs that enter means and comparisons. */
-  counted: number;
   failures: Failure[];
 }
 
@@ -62,7 +59,6 @@ export interface Cell {
   n: number;
   mean: number | null;
   half: number | null;
-  values: (number | null)[];
   change: Change | null;
 }
 
@@ -98,8 +94,6 @@ export interface TimelineHead {
   counts: number[];
   tasks: Task[];
   queues: string[];
-  /** Node of each CPU. */
-  nodes: number[];
   /** Numbers of migrations in equal parts of the time: within an LLC, within a node, between. */
   migrations: number[][];
   /** CPU time of each node in equal parts of the time, in ns. */
