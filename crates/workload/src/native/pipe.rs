@@ -22,6 +22,9 @@ use crate::program::PipeKind;
 /// Maximum number of bytes that one system call transfers.
 const CHUNK: usize = 65_536;
 
+/// Largest number of bytes of a short message.
+const SHORT_MAX: u64 = 2_048;
+
 /// Maximum number of pipes of one poll; `program::arg::Pipes` refuses more.
 const MAX_POLLED: usize = 64;
 
@@ -101,8 +104,18 @@ impl Thread {
     }
 
     pub fn read(&self, p: usize, bytes: u64) -> Flow {
+        // A large frame is probed page by page, which real programs with short messages do not do.
+        match bytes {
+            ..=SHORT_MAX => self.read_in::<{ SHORT_MAX as usize }>(p, bytes),
+            _ => self.read_in::<CHUNK>(p, bytes),
+        }
+    }
+
+    /// Reads in parts of at most `SIZE` bytes.
+    #[inline(never)]
+    fn read_in<const SIZE: usize>(&self, p: usize, bytes: u64) -> Flow {
         let pipe = &self.env.shared.pipes[p];
-        let mut buffer = [const { MaybeUninit::<u8>::uninit() }; CHUNK];
+        let mut buffer = [const { MaybeUninit::<u8>::uninit() }; SIZE];
         self.transfer(p, bytes, &pipe.reading, WaitObject::PipeRead, |chunk| {
             sys::read(pipe.read_fd.load(Relaxed), &mut buffer[..chunk])
         })
