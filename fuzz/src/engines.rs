@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Interpreter and JIT compiler: a valid program, generated from any bytes, behaves the same on
-//! both engines.
+//! both engines, and as machine code that was kept.
 //!
-//! Promises: result or report, counts, calls with their arguments, memory and frames are equal on
-//! both engines, in two calls in a row.
+//! Promises: result or report, counts, calls with their arguments, memory and frames are equal, in
+//! two calls in a row.
 //!
 //! Form of an input: a byte that varies the program's environment, then the bytes from which
 //! `insn::random` generates the program.
@@ -20,5 +20,6 @@ pub fn check(data: &[u8]) {
     let program = random::program_for(rest, entry);
     let interp = trial::run(&program, entry, Engine::Interp, *flags);
     assert!(interp.is_some(), "the generator makes programs that decode");
-    assert_eq!(interp, trial::run(&program, entry, Engine::Jit, *flags), "the engines differ");
+    assert_eq!(&interp, &trial::run(&program, entry, Engine::Jit, *flags), "the engines differ");
+    assert_eq!(interp, trial::run_kept(&program, entry, *flags), "kept code differs");
 }

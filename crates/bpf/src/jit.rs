@@ -2,7 +2,7 @@
 //! Machine code for programs: the second engine, which behaves exactly like the interpreter.
 //!
 //! Owns: the decision which functions to compile, and when; sharing of machine code between runs of
-//! equal code.
+//! equal code, also with later processes (`kept.rs`).
 //! Does not: define the meaning of an instruction (`vm/interp.rs` does); compile for processors
 //! other than x86-64 and aarch64. On other processors, and for functions that the compiler refuses,
 //! the interpreter runs.
@@ -27,6 +27,7 @@ mod foreign;
 mod frames_below;
 mod groups;
 mod helper;
+mod kept;
 mod memory;
 mod native;
 mod range;
@@ -35,8 +36,8 @@ mod tests;
 mod translate;
 
 use std::collections::BTreeMap;
+use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 // tidy: allow(static): `OnceLock` is in the caller's `CodeCache`; its state changes no result.
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
@@ -47,7 +48,9 @@ pub use compile::Refusal;
 use compile::{Compiler, Isa};
 pub(crate) use ctx::{Contexts, EntryFrame};
 use facts::FunctionAnalysis;
-pub use foreign::{CrossCompiled, CrossCompiledFunc, TargetLayout, generate, layout};
+pub use foreign::{CrossCompiled, CrossCompiledFunc, generate, layout};
+use kept::Kept;
+pub use kept::{CodeKey, CodeStore};
 pub(crate) use native::{Args, CodeEntry, call, call_in};
 use translate::Input;
 
@@ -76,6 +79,8 @@ struct CodeCacheInner {
     isa: OnceLock<Option<IsaOf>>,
     /// Machine code of the cached images, oldest first.
     codes: Mutex<Vec<Arc<Code>>>,
+    /// Where machine code outlives the process; None: nowhere.
+    store: Option<Arc<dyn CodeStore>>,
 }
 
 /// Largest number of slots of a function that the JIT compiles. The compiler's time and memory grow
@@ -98,6 +103,18 @@ impl std::fmt::Debug for IsaOf {
 }
 
 impl CodeCache {
+    /// Returns a cache that begins with the machine code in a store, and to which `keep` adds.
+    pub fn kept_in(store: Arc<dyn CodeStore>) -> CodeCache {
+        CodeCache(Arc::new(CodeCacheInner { store: Some(store), ..CodeCacheInner::default() }))
+    }
+
+    /// Puts machine code that was compiled since the last call into the store.
+    pub fn keep(&self) {
+        let Some(store) = &self.0.store else { return };
+        let codes = lock(&self.0.codes).clone();
+        codes.iter().for_each(|code| code.keep(&**store));
+    }
+
     /// Returns the code of an image that runs in a memory of `nr_pages` pages. Returns None if the
     /// interpreter runs the whole image.
     pub(crate) fn code(
@@ -115,7 +132,11 @@ impl CodeCache {
         if let Some(code) = codes.iter().find(|code| code.fits(image, &data, nr_pages, limits)) {
             return Some(Arc::clone(code));
         }
-        let code = Arc::new(Code::new(isa.0.clone(), Arc::clone(image), data, nr_pages, limits));
+        let code = Code::new(isa.0.clone(), Arc::clone(image), data, nr_pages, limits);
+        if let Some(store) = &self.0.store {
+            code.take_kept(&**store);
+        }
+        let code = Arc::new(code);
         if codes.len() == MAX_IMAGES {
             codes.remove(0);
         }
@@ -171,8 +192,8 @@ pub(crate) struct Code {
     data: Vec<Data>,
     nr_pages: u64,
     compile_after: u64,
-    /// Entries of the functions, indexed by `FuncId`. Compiled code contains the addresses of these
-    /// entries.
+    /// Entries of the functions, indexed by `FuncId`. The context of compiled code has their
+    /// address.
     slots: Box<[FuncEntry]>,
     /// Address of the code that a compiled function calls if its own check refuses an access (see
     /// `access_thunk`); NULL until the first function is compiled.
@@ -186,6 +207,7 @@ pub(crate) struct Code {
 }
 
 #[derive(Default)]
+#[repr(C)]
 struct FuncEntry {
     /// Address of the function's machine code; NULL until the function is compiled.
     entry: AtomicPtr<u8>,
@@ -225,7 +247,13 @@ struct CompileState {
     compiler: Compiler,
     /// Cache of `CompileState::arguments`: the number of arguments that a function takes.
     arguments: BTreeMap<FuncId, usize>,
-    maps: Vec<Mmap>,
+    /// Code of functions that this process compiled.
+    compiled: Vec<(FuncId, Mmap)>,
+    access: Option<Mmap>,
+    /// Code that a store had.
+    kept: Option<Kept>,
+    /// Number of functions in the store.
+    nr_kept: usize,
     refused: BTreeMap<FuncId, Refusal>,
 }
 
@@ -319,7 +347,7 @@ impl Code {
         // Check again with the lock held: another thread may just have compiled the function.
         if slot.entry.load(Ordering::Acquire).is_null()
             && !work.refused.contains_key(&func)
-            && let Err(why) = self.compile(&mut work, slot, func)
+            && let Err(why) = self.compile(&mut work, func)
         {
             slot.compile_at.store(u64::MAX, Ordering::Relaxed);
             work.refused.insert(func, why);
@@ -344,26 +372,27 @@ impl Code {
         self.access.load(Ordering::Acquire)
     }
 
-    fn compile(
-        &self,
-        work: &mut CompileState,
-        slot: &FuncEntry,
-        func: FuncId,
-    ) -> Result<(), Refusal> {
+    fn compile(&self, work: &mut CompileState, func: FuncId) -> Result<(), Refusal> {
         let bytes = self.bytes(work, func)?;
         if self.access.load(Ordering::Relaxed).is_null() {
             let map = compile::executable(&work.compiler.access_thunk(&*self.isa)?)?;
             self.access.store(map.as_ptr().cast_mut(), Ordering::Release);
-            work.maps.push(map);
+            work.access = Some(map);
         }
         let map = compile::executable(&bytes)?;
-        slot.entry.store(map.as_ptr().cast_mut(), Ordering::Release);
+        self.publish(work, func, map.as_ptr());
+        work.compiled.push((func, map));
+        Ok(())
+    }
+
+    /// Makes a function's code known to the callers.
+    fn publish(&self, work: &mut CompileState, func: FuncId, code: *const u8) {
+        let slot = &self.slots[func.idx()];
+        slot.entry.store(code.cast_mut(), Ordering::Release);
         slot.needs.store(slot.frames_below, Ordering::Release);
         if work.arguments(&self.image, func) <= 1 {
             slot.needs_simple.store(slot.frames_below, Ordering::Release);
         }
-        work.maps.push(map);
-        Ok(())
     }
 
     fn bytes(&self, work: &mut CompileState, id: FuncId) -> Result<Vec<u8>, Refusal> {
@@ -378,9 +407,8 @@ impl Code {
         let work = std::cell::RefCell::new(work);
         let callee = |pc: u32| {
             let func = self.func_at(pc);
-            let entry_at =
-                self.slots.get(func.idx()).map_or(ptr::null(), |slot| &raw const slot.entry);
-            (entry_at.addr() as u64, work.borrow_mut().arguments(image, func))
+            let at = func.idx() * size_of::<FuncEntry>() + offset_of!(FuncEntry, entry);
+            (at as i32, work.borrow_mut().arguments(image, func))
         };
         let input = Input {
             code: &image.code,

@@ -28,7 +28,7 @@ use crate::run::{DEFAULT_DURATION_MAX_NS, refuse_guests};
 
 pub fn advise(args: &AdviseArgs) -> Result<()> {
     let goals = Goals::parse(&args.goal)?;
-    let inputs = Inputs::default();
+    let inputs = args.cache.inputs();
     let machine = Arc::new(input::machine(&args.machine, &inputs)?);
     let workload = Workload::resolve(&args.workload, &inputs)?;
     let program = match &workload {

@@ -17,6 +17,7 @@ use scxlab_lab::sim::NumaBalancing;
 use scxlab_trace::PerfLayout;
 use scxlab_workload::program::TimeSpan;
 
+use crate::input::Inputs;
 use crate::{complete, exit};
 pub use verdict::{CheckArgs, CheckFormat, ReportArgs, ShrinkArgs};
 
@@ -87,6 +88,22 @@ impl Span {
         let time = |text: &str| text.parse::<TimeSpan>().map_err(|e| e.to_string());
         let span = Span { from: time(from)?, to: time(to)? };
         if span.from.0 >= span.to.0 { Err("it ends before it begins".into()) } else { Ok(span) }
+    }
+}
+
+/// Use of files of earlier commands.
+#[derive(Debug, Args)]
+pub struct CacheArgs {
+    /// Compile schedulers anew, and keep no machine code (~/.cache/scxlab/code); results do not
+    /// depend on it
+    #[arg(long)]
+    pub no_cache: bool,
+}
+
+impl CacheArgs {
+    /// Returns the input files of a command with these options.
+    pub fn inputs(&self) -> Inputs {
+        Inputs::default().keep_code(!self.no_cache)
     }
 }
 
@@ -243,6 +260,9 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub memory_limit: u64,
 
+    #[command(flatten)]
+    pub cache: CacheArgs,
+
     /// Engine that executes a simulated scheduler's programs; results do not depend on it
     #[arg(long, value_enum, value_name = "ENGINE", default_value_t = EngineArg::Jit)]
     pub engine: EngineArg,
@@ -331,6 +351,9 @@ pub struct AdviseArgs {
     /// Maximum memory of the scheduler and the workload in each simulated run, such as 512M or 4G
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub memory_limit: u64,
+
+    #[command(flatten)]
+    pub cache: CacheArgs,
 
     /// Output format; json is described in docs/reference/advise.md
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]

@@ -128,7 +128,7 @@ fn of_runs(args: &CheckArgs, gate: &Gate) -> Result<Report> {
 /// Returns the cells to run: each workload on each machine that the command names, or the standing
 /// matrix where it names none.
 fn cells(args: &CheckArgs) -> Result<Vec<CellRuns>> {
-    let inputs = Inputs::default();
+    let inputs = args.cache.inputs();
     matrix::FILES.iter().for_each(|(path, text)| inputs.add(path, text.as_bytes()));
     let schedulers = args.scheduler.iter().map(|text| SchedulerInput::resolve(text, &inputs));
     let schedulers = schedulers.collect::<Result<Vec<_>, _>>()?;

@@ -10,10 +10,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use scxlab_bpf::jit::CodeStore;
 use scxlab_lab::input::{InputError, InputFiles};
 use scxlab_machine::SysfsReader;
+
+use crate::kept_code::KeptCode;
 
 /// Maximum size in bytes of an input file other than a recording. It exceeds any object or workload
 /// file, and ends the reading of endless devices.
@@ -31,6 +35,8 @@ pub struct Inputs {
     /// The files stored with an earlier command, by the paths that the command named. A command
     /// with stored files sees no files of this host.
     stored: Option<BTreeMap<String, PathBuf>>,
+    /// Where machine code of schedulers is kept; None: nowhere.
+    code: Option<Arc<dyn CodeStore>>,
 }
 
 /// What tells whether a file has changed: its size and its time of change.
@@ -52,6 +58,11 @@ impl Inputs {
     /// Returns inputs that consist of stored files, by the paths that the command named.
     pub fn kept(files: BTreeMap<String, PathBuf>, sysfs: BTreeMap<String, String>) -> Inputs {
         Inputs { sysfs: sysfs.into(), stored: Some(files), ..Inputs::default() }
+    }
+
+    /// Keeps the machine code of schedulers for later commands.
+    pub fn keep_code(self, keep: bool) -> Inputs {
+        Inputs { code: keep.then(KeptCode::open).flatten(), ..self }
     }
 
     /// Returns the paths of all files that were read, as the command named them.
@@ -108,6 +119,10 @@ impl InputFiles for Inputs {
             true => Ok(Box::new(file)),
             false => Err(io::Error::other("it has changed while the command used it")),
         }
+    }
+
+    fn code_store(&self) -> Option<Arc<dyn CodeStore>> {
+        self.code.clone()
     }
 }
 

@@ -18,6 +18,7 @@ mod gang;
 mod input;
 mod inspect;
 mod install;
+mod kept_code;
 mod list;
 mod live;
 mod output;

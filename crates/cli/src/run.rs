@@ -48,7 +48,7 @@ struct MachineRuns {
 
 pub fn run(args: &RunArgs) -> Result<()> {
     let Some(folder) = &args.again else {
-        return carry_out(args, &Inputs::default()).map(|_| ());
+        return carry_out(args, &args.cache.inputs()).map(|_| ());
     };
     let kept = StoredRequest::read(folder)?;
     let all = carry_out(&kept.args(args)?, kept.inputs())?;

@@ -14,12 +14,11 @@ use scxlab_workload::program::to_toml;
 
 use crate::args::ShrinkArgs;
 use crate::exit::CliError;
-use crate::input::Inputs;
 use crate::output;
 use crate::run::DEFAULT_DURATION_MAX_NS;
 
 pub fn shrink(args: &ShrinkArgs) -> Result<()> {
-    let inputs = Inputs::default();
+    let inputs = args.cache.inputs();
     let scheduler = SchedulerInput::resolve(&args.scheduler, &inputs)?;
     let Workload::Program(program) = Workload::resolve(&args.workload, &inputs)? else {
         return Err(CliError::CommandIsNoProgram { command: args.workload.clone() }.into());

@@ -9,6 +9,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use scxlab_bpf::jit::CodeStore;
 use scxlab_machine::{Machine, MachineError, SysfsReader};
 use scxlab_workload::{Program, WorkloadArg, WorkloadError, parse_workload_arg};
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,10 @@ pub trait InputFiles: SysfsReader {
     /// Opens a file that may be too large for memory. It may be opened several times.
     fn open(&self, path: &str) -> io::Result<Box<dyn io::Read + '_>> {
         Ok(Box::new(io::Cursor::new(InputFiles::read(self, path)?)))
+    }
+    /// Returns the place where machine code of schedulers outlives this process.
+    fn code_store(&self) -> Option<Arc<dyn CodeStore>> {
+        None
     }
 }
 
@@ -216,6 +221,9 @@ pub struct ObjectInput {
     #[serde(skip)]
     pub bytes: Arc<[u8]>,
     pub recipe: RecipeInput,
+    /// Where the object's machine code outlives this process.
+    #[serde(skip)]
+    pub code_store: Option<Arc<dyn CodeStore>>,
 }
 
 /// The recipe to use.
@@ -255,7 +263,8 @@ impl SchedulerInput {
                 RecipeInput::Text { name: name.to_owned(), text: recipe_text(name, files)? }
             }
         };
-        Ok(SchedulerInput { arg, object: Some(ObjectInput { name, bytes, recipe }) })
+        let object = ObjectInput { name, bytes, recipe, code_store: files.code_store() };
+        Ok(SchedulerInput { arg, object: Some(object) })
     }
 
     /// Returns the input for an object that the caller has in memory. `text` is the `-s` argument
@@ -266,7 +275,8 @@ impl SchedulerInput {
         recipe: RecipeInput,
     ) -> Result<SchedulerInput, SchedulerArgError> {
         let arg = SchedulerArg::parse(text)?;
-        let object = ObjectInput { name: arg.name.clone(), bytes: bytes.into(), recipe };
+        let (name, bytes) = (arg.name.clone(), bytes.into());
+        let object = ObjectInput { name, bytes, recipe, code_store: None };
         Ok(SchedulerInput { arg, object: Some(object) })
     }
 }

@@ -170,6 +170,9 @@ pub fn simulate_watching(
     if let Stop::Unmodelled(what) = stop {
         return Err(SimError::Unmodelled { label: spec.scheduler.label().to_owned(), what });
     }
+    if let Some(object) = object {
+        object.open.keep_code();
+    }
     sleep_on(&mut kernel, spec, &stop);
     let counters = loaded.as_ref().map_or_else(Counters::default, |loaded| {
         Counters::read(&Simulated { kernel: &mut kernel, loaded })

@@ -35,7 +35,7 @@ pub use struct_ops::{LoadedMember, LoadedStructOps, MemberValue, TableEdit, Tabl
 
 use crate::btf::{Btf, TypeId};
 use crate::object::{Object, ProgramKind};
-use scxlab_bpf::jit::CodeCache;
+use scxlab_bpf::jit::{CodeCache, CodeStore};
 use scxlab_bpf::kfunc::KfuncId;
 use scxlab_bpf::map::MapId;
 use scxlab_bpf::vm::{FuncId, Host, InstanceId, InstanceParts, Vm};
@@ -112,6 +112,16 @@ impl OpenObject {
 
     pub fn object(&self) -> &Arc<Object> {
         &self.object
+    }
+
+    /// Takes machine code from a store, and makes `keep_code` put new code into it.
+    pub fn keep_code_in(&mut self, store: Arc<dyn CodeStore>) {
+        self.codes = CodeCache::kept_in(store);
+    }
+
+    /// Puts machine code that was compiled since the last call into the store, if there is one.
+    pub fn keep_code(&self) {
+        self.codes.keep();
     }
 
     /// The struct_ops table whose variable has that name.

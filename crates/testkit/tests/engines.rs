@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use scxlab_bpf::jit::{TargetLayout, generate};
+use scxlab_bpf::jit::generate;
 use scxlab_bpf::vm::Engine;
 use scxlab_kernel::Kernel;
 use scxlab_loader::link::Loaded;
@@ -103,8 +103,7 @@ fn shipped_schedulers_compile_for_aarch64() {
         let mut k = kernel("1n4c2t", "sleepers,tasks=4", 1);
         let loaded = link(&mut k, shipped.name, shipped.object, &[]);
         let image = k.vm.instance(loaded.instance).expect("linked").image();
-        let layout = TargetLayout { nr_pages: 1 << 24, entries: 1 << 40 };
-        let code = generate(image, "aarch64", layout).expect("a known machine");
+        let code = generate(image, "aarch64", 1 << 24).expect("a known machine");
         let code = code.unwrap_or_else(|why| panic!("{}: {why}", shipped.name));
         assert_eq!(code.funcs.len(), image.funcs.len(), "{}", shipped.name);
     }

@@ -117,6 +117,8 @@ pub struct Ctx {
     pub calls: *const Calls,
     /// Address of code that calls `Calls::access` and preserves every register.
     pub access: *const u8,
+    /// The entries of the image's functions, indexed by `FuncId`; `nr_entries` of them.
+    pub(super) entries: *const FuncEntry,
     pub refused: RefusedAccess,
     pub out: CallOut,
     /// CPU that the program runs on.
@@ -139,9 +141,8 @@ pub struct Ctx {
     pub depth: u32,
     pub fp: u64,
     pub code: *const Code,
-    /// `code.slots`: the entries of the image's functions, indexed by `FuncId`. Empty while the
-    /// context is set up for no instance.
-    slots: *const [FuncEntry],
+    /// 0 while the context is set up for no instance.
+    nr_entries: usize,
     /// Number of frames available from the entry's frame on.
     frames: u32,
     /// The next context of the stack of contexts; null if it does not exist yet.
@@ -172,6 +173,7 @@ impl Ctx {
             may_goto: 0,
             calls: ptr::null(),
             access: ptr::null(),
+            entries: ptr::null(),
             refused: RefusedAccess::default(),
             out: CallOut::default(),
             cpu: 0,
@@ -186,7 +188,7 @@ impl Ctx {
             depth: 0,
             fp: 0,
             code: ptr::null(),
-            slots: &[],
+            nr_entries: 0,
             frames: 0,
             next: Cell::new(ptr::null_mut()),
             fault: None,
@@ -213,7 +215,8 @@ impl Ctx {
             return false;
         };
         (self.instance, self.arena_base) = (found.id, found.arena_base);
-        (self.code, self.slots, self.access) = (ptr::from_ref(code), code.slots(), code.access());
+        (self.code, self.access) = (ptr::from_ref(code), code.access());
+        (self.entries, self.nr_entries) = (code.slots().as_ptr(), code.slots().len());
         let EntryFrame { depth, frames, fp, fp_min, may_goto } = *place;
         (self.depth, self.frames, self.fp) = (depth, frames, fp);
         (self.fp_min, self.may_goto) = (fp_min, may_goto);
@@ -230,10 +233,12 @@ impl Ctx {
         executed: u64,
         deadline: u64,
     ) -> Option<CodeEntry> {
-        // SAFETY: an instance keeps its code until it gets another or is removed; then
-        // `Contexts::forget` clears the slots.
-        let slots = unsafe { &*self.slots };
-        let code = slots.get(func.idx())?.entry(args, self.frames)?;
+        if func.idx() >= self.nr_entries {
+            return None;
+        }
+        // SAFETY: there are `nr_entries` entries. An instance keeps its code until it gets another
+        // or is removed; then `Contexts::forget` sets the number to 0.
+        let code = unsafe { &*self.entries.add(func.idx()) }.entry(args, self.frames)?;
         self.deadline = deadline;
         Some(CodeEntry { code, executed })
     }
@@ -375,7 +380,7 @@ impl Contexts {
             // SAFETY: `all` owns the context, and no code runs in it.
             let ctx = unsafe { &mut **ctx };
             ctx.instance = NO_INSTANCE;
-            ctx.slots = &[];
+            ctx.nr_entries = 0;
         }
     }
 }
@@ -401,6 +406,7 @@ pub mod at {
     pub const MAY_GOTO: i32 = offset_of!(Ctx, may_goto) as i32;
     pub const CALLS: i32 = offset_of!(Ctx, calls) as i32;
     pub const ACCESS: i32 = offset_of!(Ctx, access) as i32;
+    pub const ENTRIES: i32 = offset_of!(Ctx, entries) as i32;
     pub const CALLS_ACCESS: i32 = offset_of!(Calls, access) as i32;
     const REFUSED: i32 = offset_of!(Ctx, refused) as i32;
     pub const ADDR: i32 = REFUSED + offset_of!(RefusedAccess, addr) as i32;

@@ -15,16 +15,6 @@ use crate::insn::Op;
 use crate::vm::interp::MAX_FRAMES;
 use crate::vm::{Func, Image};
 
-/// Numbers that the machine code contains and that depend on the memory of its runner.
-#[derive(Clone, Copy, Debug)]
-pub struct TargetLayout {
-    /// Pages of the linear memory.
-    pub nr_pages: u64,
-    /// Address of the table in which the code finds other functions' addresses: 8 bytes each,
-    /// indexed by `FuncId`.
-    pub entries: u64,
-}
-
 /// Machine code of all functions of an image, in the image's order.
 #[derive(Clone, Debug)]
 pub struct CrossCompiled {
@@ -41,13 +31,10 @@ pub struct CrossCompiledFunc {
     pub arguments: usize,
 }
 
-/// Generates machine code of each function of an image for the named machine. Returns None if there
-/// is no machine of that name.
-pub fn generate(
-    image: &Image,
-    isa: &str,
-    layout: TargetLayout,
-) -> Option<Result<CrossCompiled, Refusal>> {
+/// Generates machine code of each function of an image for the named machine, for a linear memory
+/// of `nr_pages` pages. The code finds the addresses of other functions in a table, 8 bytes each,
+/// indexed by `FuncId`. Returns None if there is no machine of that name.
+pub fn generate(image: &Image, isa: &str, nr_pages: u64) -> Option<Result<CrossCompiled, Refusal>> {
     let isa = named_isa(isa)?;
     // The runner does not check the number of frames when it enters a function. Calls may therefore
     // omit their check of the call depth only if a whole stack has enough frames for every function
@@ -56,16 +43,16 @@ pub fn generate(
     let fits = |counts: Vec<u8>| counts.iter().all(|count| usize::from(*count) < MAX_FRAMES);
     let by_address = image.code.iter().any(|insn| insn.op == Op::CallReg);
     let bounded = !by_address && frames_below::all(image).is_some_and(fits);
-    Some(Generator { image, isa, layout, bounded }.all())
+    Some(Generator { image, isa, nr_pages, bounded }.all())
 }
 
-/// Returns the offsets of the fields that the code uses: `Ctx` up to `access` and `refused`, then
+/// Returns the offsets of the fields that the code uses: `Ctx` up to `refused`, then
 /// `RefusedAccess`, the rest of `Ctx`, `CallOut`, `Calls`.
 pub fn layout() -> Vec<usize> {
     macro_rules! offsets {
         ($type:ty: $($field:ident),*) => { [$(offset_of!($type, $field)),*] };
     }
-    let head = offsets!(Ctx: base, mem, perms, deadline, fp_min, arena_base, may_goto, calls, access, refused);
+    let head = offsets!(Ctx: base, mem, perms, deadline, fp_min, arena_base, may_goto, calls, access, entries, refused);
     let refused = offsets!(RefusedAccess: addr, slot, value, r0, executed, result, failed);
     let tail = offsets!(Ctx: out, cpu, helper_calls, executed, why, nr_pcs, pcs, regs, host);
     let out = offsets!(CallOut: fp, r5, pc, number, target);
@@ -76,7 +63,7 @@ pub fn layout() -> Vec<usize> {
 struct Generator<'a> {
     image: &'a Image,
     isa: Isa,
-    layout: TargetLayout,
+    nr_pages: u64,
     /// Whether calls need no check of the call depth, because the stack has frames for all of them.
     bounded: bool,
 }
@@ -104,18 +91,18 @@ impl Generator<'_> {
             data: &[],
             bounded: self.bounded,
             entered: entered(&self.image.code, func),
-            nr_pages: self.layout.nr_pages,
+            nr_pages: self.nr_pages,
             callee: &|pc| self.callee(pc),
         };
         let code = compiler.bytes(&*self.isa, input, arguments)?;
         Ok(CrossCompiledFunc { code, arguments })
     }
 
-    /// Returns the table entry's address and the number of arguments of the function that begins at
-    /// a slot.
-    fn callee(&self, pc: u32) -> (u64, usize) {
+    /// Returns the offset of the table's entry and the number of arguments of the function that
+    /// begins at a slot.
+    fn callee(&self, pc: u32) -> (i32, usize) {
         let at = self.image.funcs.iter().position(|func| func.start == pc);
         let taken = at.map_or(0, |at| arguments(&self.image.code, &self.image.funcs[at]));
-        (self.layout.entries + 8 * at.unwrap_or(0) as u64, taken)
+        (8 * at.unwrap_or(0) as i32, taken)
     }
 }

@@ -4,6 +4,7 @@
 use super::*;
 use crate::insn::asm::assemble;
 use crate::vm::bare::BareHost;
+use crate::vm::bare::trial::InMemory;
 use crate::vm::tests::{host, host_on};
 use crate::vm::{Config, InstanceId, InstanceParts};
 
@@ -72,6 +73,63 @@ fn equal_code_is_compiled_once() {
     assert_eq!(compiled(&other, instance), 0);
 }
 
+/// Code that was kept runs without a compiler, and what is compiled later is added to it.
+#[test]
+fn kept_code_needs_no_compiler() {
+    let store: Arc<InMemory> = Arc::default();
+    // Only `main` becomes warm enough.
+    let slow = Limits { compile_after: 20, ..Limits::default() };
+    let fast = Limits { compile_after: 0, ..Limits::default() };
+    let mut before = 0;
+    for limits in [slow, fast, fast] {
+        let codes = CodeCache::kept_in(store.clone());
+        let (mut h, instance) = sharing(&codes, limits);
+        assert_eq!(compiled(&h, instance), before, "before it ran");
+        for _ in 0..5 {
+            assert_eq!(h.run(instance, "main", [0; 5]), Ok(110));
+        }
+        assert_eq!(h.vm.executed, 5 * 84);
+        before = compiled(&h, instance);
+        codes.keep();
+    }
+    assert_eq!(before, 2);
+}
+
+#[test]
+fn kept_code_is_used_only_if_it_is_whole_and_fits() {
+    let limits = Limits { compile_after: 0, ..Limits::default() };
+    let fill = |store: &Arc<InMemory>| {
+        let codes = CodeCache::kept_in(store.clone());
+        let (mut h, instance) = sharing(&codes, limits);
+        assert_eq!(h.run(instance, "main", [0; 5]), Ok(110));
+        codes.keep();
+    };
+    let known = |store: &Arc<InMemory>| {
+        let (h, instance) = sharing(&CodeCache::kept_in(store.clone()), limits);
+        compiled(&h, instance)
+    };
+    let store: Arc<InMemory> = Arc::default();
+    fill(&store);
+    assert_eq!(known(&store), 2);
+    let mut len = 0;
+    store.change(|bytes| len = bytes.len());
+    for at in (0..len).step_by(7) {
+        store.change(|bytes| bytes[at] ^= 1);
+        assert_eq!(known(&store), 0, "byte {at}");
+        store.change(|bytes| bytes[at] ^= 1);
+    }
+    store.change(|bytes| bytes.truncate(len - 1));
+    assert_eq!(known(&store), 0);
+    fill(&store);
+    assert_eq!(known(&store), 2, "what is damaged is made anew");
+    let codes = CodeCache::kept_in(store.clone());
+    let mut h = BareHost::new(Config { limits, ..Config::default() }).expect("memory");
+    let instance = h.vm.add_instance("test");
+    let other = image(&LOOP.replace("r6 = 10", "r6 = 11")).into();
+    h.vm.install(instance, InstanceParts { image: other, codes, ..InstanceParts::default() });
+    assert_eq!(compiled(&h, instance), 0, "another program");
+}
+
 #[test]
 fn threads_share_code() {
     let codes = CodeCache::default();
@@ -115,15 +173,14 @@ fn a_panic_of_the_host_goes_through() {
 
 #[test]
 fn code_is_generated_for_both_machines() {
-    let layout = TargetLayout { nr_pages: 1 << 24, entries: 1 << 40 };
     for isa in ["x86_64", "aarch64"] {
-        let code = generate(&image(LOOP), isa, layout).expect(isa).expect("both functions");
+        let code = generate(&image(LOOP), isa, 1 << 24).expect(isa).expect("both functions");
         assert!(
             code.funcs.len() == 2 && code.funcs.iter().all(|func| func.code.len() >= 12),
             "{isa}"
         );
     }
-    assert!(generate(&image(LOOP), "pdp11", layout).is_none());
+    assert!(generate(&image(LOOP), "pdp11", 1 << 24).is_none());
 }
 
 #[test]

@@ -52,9 +52,10 @@ pub struct Input<'a> {
     /// Number of pages of the memory. The code contains this number, so only memories of the same
     /// size share code.
     pub nr_pages: u64,
-    /// Returns, given the first slot of a called function, the address of the word that holds the
-    /// function's code address, and the number of arguments that the function takes.
-    pub callee: &'a dyn Fn(u32) -> (u64, usize),
+    /// Returns, given the first slot of a called function, the offset from `Ctx::entries` of the
+    /// word that holds the function's code address, and the number of arguments that the function
+    /// takes.
+    pub callee: &'a dyn Fn(u32) -> (i32, usize),
 }
 
 /// Returns the signature of a compiled function. Parameters: context, number of instructions

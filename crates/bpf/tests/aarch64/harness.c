@@ -48,6 +48,7 @@ struct ctx {
 	u64 deadline, fp_min, arena_base, may_goto;
 	const struct calls *calls;
 	const void *access;
+	const u64 *entries;
 	struct {
 		u64 addr, slot, value, r0, executed, result, failed;
 	} refused;
@@ -397,6 +398,7 @@ static struct pair enter(u64 func, u64 fp, u64 depth, const u64 *args)
 		.may_goto = may_goto,
 		.calls = &calls,
 		.access = access_thunk,
+		.entries = entries,
 		.cpu = cpu,
 		.fp = fp,
 		.depth = depth,
@@ -556,7 +558,7 @@ static void one_case(void)
 
 static const u64 layout[] = {
 	AT(base), AT(mem), AT(perms), AT(deadline), AT(fp_min), AT(arena_base), AT(may_goto), AT(calls), AT(access),
-	AT(refused),
+	AT(entries), AT(refused),
 	0, 8, 16, 24, 32, 40, 48,
 	AT(out), AT(cpu), AT(helper_calls), AT(executed), AT(why), AT(nr_pcs), AT(pcs), AT(regs), AT(fp),
 	0, 8, 16, 20, 24,
@@ -575,7 +577,7 @@ static void read_head(void)
 	base = (u8 *)(word() - GUEST_BASE);
 	/* The bytes before the table are 0: pages before the first have no permissions. */
 	perms = (u8 *)map(0, PAGE + nr_pages, PROT_RW) + PAGE;
-	entries = map(word(), PAGE, PROT_RW);
+	entries = map(0, PAGE, PROT_RW);
 	len = word();
 	code = word();
 	code_end = map(0, code, PROT_RWX);

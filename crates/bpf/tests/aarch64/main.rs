@@ -11,8 +11,7 @@
 //!
 //! ```text
 //!   file: n, n offsets of fields of the context; number of pages of guest memory; address at which
-//!     the pages lie; address of the table of entries; length of the access thunk; length of all
-//!     code; access thunk; n, n cases; 0
+//!     the pages lie; length of the access thunk; length of all code; access thunk; n, n cases; 0
 //!   case: length of the name, name; r10 of the first frame; r10 of the deepest frame; address of
 //!     the arena, or 0; budget of `may_goto`; CPU; instruction limit; whether programs may write
 //!     kernel structures; n, n x (helper, its result); n, n x (instruction, whether it is a load
@@ -36,10 +35,9 @@ use std::process::Command;
 use scxlab_bpf::insn::Op;
 use scxlab_bpf::jit::layout;
 
-use oracle::{ENTRIES, NR_PAGES, Oracle};
+use oracle::{NR_PAGES, Oracle};
 
-/// Address of the guest memory's pages in the emulated process. Nothing else is mapped there, nor
-/// at `ENTRIES`, the table of entries.
+/// Address of the guest memory's pages in the emulated process. Nothing else is mapped there.
 const PAGES_AT: u64 = 0x10_0000_0000;
 
 #[derive(Default)]
@@ -95,7 +93,7 @@ fn file(oracle: &Oracle) -> Vec<u8> {
     let layout = layout();
     file.word(layout.len() as u64);
     file.words(layout.into_iter().map(|offset| offset as u64));
-    file.words([NR_PAGES, PAGES_AT, ENTRIES]);
+    file.words([NR_PAGES, PAGES_AT]);
     file.words([oracle.thunk.len() as u64, oracle.code_bytes]);
     file.bytes(&oracle.thunk);
     file.word(oracle.nr_cases);

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use scxlab_bpf::fault::{Access, Fault, FaultKind};
 use scxlab_bpf::insn::random::{KFUNCS, Program};
 use scxlab_bpf::insn::{call, decode};
-use scxlab_bpf::jit::{CrossCompiled, TargetLayout, generate};
+use scxlab_bpf::jit::{CrossCompiled, generate};
 use scxlab_bpf::kfunc::KfuncId;
 use scxlab_bpf::map::{MapDef, map_flag, map_type};
 use scxlab_bpf::mem::{ARENA_WINDOW, PAGE, Perm};
@@ -21,7 +21,6 @@ use crate::Words;
 
 const MEM_SIZE: u64 = 2 * ARENA_WINDOW;
 pub const NR_PAGES: u64 = MEM_SIZE / PAGE;
-pub const ENTRIES: u64 = 0x20_0000_0000;
 const LIMITS: Limits = Limits {
     insns_per_call: 5_000,
     call_depth: 8,
@@ -159,8 +158,7 @@ impl Oracle {
     }
 
     fn code(&mut self, image: &Image, env: Environment) {
-        let layout = TargetLayout { nr_pages: NR_PAGES, entries: ENTRIES };
-        let code = generate(image, "aarch64", layout).expect("a known machine");
+        let code = generate(image, "aarch64", NR_PAGES).expect("a known machine");
         let CrossCompiled { funcs, access_thunk } =
             code.unwrap_or_else(|why| panic!("{}: {why}", image.name));
         let room = |code: &[u8]| (code.len() as u64).next_multiple_of(PAGE);

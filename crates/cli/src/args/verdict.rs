@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use scxlab_workload::program::TimeSpan;
 
-use super::{RunCount, examples, jobs, noise, size};
+use super::{CacheArgs, RunCount, examples, jobs, noise, size};
 use crate::complete;
 
 /// Makes one file of HTML that a browser opens from disk, without a network: a verdict, the
@@ -65,6 +65,9 @@ pub struct ShrinkArgs {
     /// Maximum memory of the scheduler and the workload in each simulated run, such as 512M or 4G
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub memory_limit: u64,
+
+    #[command(flatten)]
+    pub cache: CacheArgs,
 }
 
 /// Compares runs of NEW with runs of BASE: two folders that `scxlab run -o` wrote, or two
@@ -151,6 +154,9 @@ pub struct CheckArgs {
     /// Maximum memory of the scheduler and the workload in each simulated run, such as 512M or 4G
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub memory_limit: u64,
+
+    #[command(flatten)]
+    pub cache: CacheArgs,
 }
 
 /// Output format of a check.

@@ -12,6 +12,7 @@ use scxlab_lab::reproduce::job::{KeptRun, RunKey, RunStore, SIMULATOR};
 use scxlab_machine::hash::hash_bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::kept_code::cache_folder;
 use crate::output;
 
 /// The folder with one file for each run.
@@ -36,11 +37,8 @@ struct Entry {
 impl RunCache {
     /// Returns the cache of this user; None if the user has no home folder.
     pub fn open() -> Option<RunCache> {
-        let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let base = var("XDG_CACHE_HOME").map(PathBuf::from);
-        let base = base.or_else(|| Some(PathBuf::from(var("HOME")?).join(".cache")))?;
         Some(RunCache {
-            folder: base.join("scxlab").join("cells"),
+            folder: cache_folder()?.join("cells"),
             damaged: AtomicUsize::new(0),
             outdated: AtomicUsize::new(0),
             unwritable: AtomicUsize::new(0),

@@ -6,6 +6,7 @@ mod again;
 mod build;
 mod check;
 mod docs;
+mod kept_code;
 mod machines;
 mod outputs;
 mod reproduce;

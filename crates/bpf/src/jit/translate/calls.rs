@@ -110,9 +110,9 @@ impl Translator<'_, '_> {
         let frame = self.b.ins().iadd(self.base, self.fp);
         let slot = self.iconst(u64::from(pc));
         self.b.ins().istore32(guest(), slot, frame, CALL_SLOT_OFFSET as i32);
-        let (entry_at, arguments) = (self.input.callee)(insn.off as u32);
-        let entry_at = self.iconst(entry_at);
-        let entry = self.b.ins().load(I64, flags(), entry_at, 0);
+        let (at, arguments) = (self.input.callee)(insn.off as u32);
+        let entries = self.b.ins().load(I64, flags().with_readonly(), self.ctx, at::ENTRIES);
+        let entry = self.b.ins().load(I64, flags(), entries, at);
         let (direct, slow, join) = (self.block(false), self.block(true), self.block(false));
         let value = self.b.append_block_param(join, I64);
         let count = self.b.append_block_param(join, I64);

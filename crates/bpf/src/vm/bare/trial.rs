@@ -5,13 +5,16 @@
 //! Owns: the list of observations in which both engines must agree. Does not: compare; the caller
 //! runs a program on each engine and compares.
 
+use std::collections::BTreeMap;
 use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex};
 
 use rustc_hash::FxBuildHasher;
 
 use super::BareHost;
 use crate::insn::random::{KFUNCS, MAP_MARK, Program, ProgramEntry, VALUE_MARK, VALUES_BYTES};
 use crate::insn::{Op, decode};
+use crate::jit::{CodeCache, CodeKey, CodeStore};
 use crate::kfunc::KfuncId;
 use crate::map::{MapDef, MapKind, map_flag, map_type};
 use crate::mem::{ARENA_WINDOW, PAGE, Perm};
@@ -43,6 +46,51 @@ pub fn run(
     engine: Engine,
     flags: u8,
 ) -> Option<[Observed; 2]> {
+    run_in(program, entry, engine, flags, CodeCache::default())
+}
+
+/// Does the same as `run` with machine code that an earlier run has put into a store.
+pub fn run_kept(program: &Program, entry: ProgramEntry, flags: u8) -> Option<[Observed; 2]> {
+    let store: Arc<InMemory> = Arc::default();
+    let cache = || CodeCache::kept_in(store.clone());
+    let first = cache();
+    run_in(program, entry, Engine::Jit, flags, first.clone())?;
+    first.keep();
+    run_in(program, entry, Engine::Jit, flags, cache())
+}
+
+/// A store of machine code that is gone with the process.
+#[derive(Debug, Default)]
+pub struct InMemory(Mutex<BTreeMap<CodeKey, Vec<u8>>>);
+
+impl InMemory {
+    /// Changes everything in the store.
+    pub fn change(&self, change: impl FnMut(&mut Vec<u8>)) {
+        self.0.lock().expect("no panic").values_mut().for_each(change);
+    }
+}
+
+impl CodeStore for InMemory {
+    fn version(&self) -> &str {
+        "this process"
+    }
+
+    fn load(&self, key: &CodeKey) -> Option<Vec<u8>> {
+        self.0.lock().expect("no panic").get(key).cloned()
+    }
+
+    fn keep(&self, key: &CodeKey, bytes: &[u8]) {
+        self.0.lock().expect("no panic").insert(*key, bytes.to_vec());
+    }
+}
+
+fn run_in(
+    program: &Program,
+    entry: ProgramEntry,
+    engine: Engine,
+    flags: u8,
+    codes: CodeCache,
+) -> Option<[Observed; 2]> {
     let code = decode(&program.raw, &program.funcs, &program.probe).ok()?;
     let limits =
         Limits { insns_per_call: INSN_LIMIT, may_goto: 50, compile_after: 0, ..Limits::default() };
@@ -66,7 +114,8 @@ pub fn run(
             insn.imm = (fixture.values + byte) as i64;
         }
     }
-    host.vm.install(instance, InstanceParts { image: image.into(), ..InstanceParts::default() });
+    let image = image.into();
+    host.vm.install(instance, InstanceParts { image, codes, ..InstanceParts::default() });
     Some([(); 2].map(|()| once(&mut host, instance, &fixture, entry)))
 }
 

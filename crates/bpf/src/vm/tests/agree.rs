@@ -16,7 +16,8 @@ proptest! {
         let program = random::program_for(&bytes, entry);
         let interp = trial::run(&program, entry, Engine::Interp, flags);
         prop_assert!(interp.is_some(), "the generator makes programs that decode");
-        prop_assert_eq!(interp, trial::run(&program, entry, Engine::Jit, flags));
+        prop_assert_eq!(&interp, &trial::run(&program, entry, Engine::Jit, flags));
+        prop_assert_eq!(interp, trial::run_kept(&program, entry, flags));
     }
 }
 
