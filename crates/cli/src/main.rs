@@ -15,7 +15,6 @@ mod complete;
 mod conform;
 mod exit;
 mod gang;
-mod input;
 mod inspect;
 mod install;
 mod list;

@@ -8,7 +8,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use scxlab_lab::reproduce::job::{KeptRun, RunKey, RunStore, SIMULATOR};
+use scxlab_lab::reproduce::job::{KeptRun, RunKey, RunStore};
+use scxlab_lab::sim::SIMULATOR;
 use scxlab_machine::hash::hash_bytes;
 use serde::{Deserialize, Serialize};
 
