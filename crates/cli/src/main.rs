@@ -27,6 +27,7 @@ mod report;
 mod reproduce;
 mod run;
 mod shrink;
+mod sweep;
 mod topo;
 mod traces;
 mod vm;
@@ -58,6 +59,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::Advise(args) => advise::advise(&args),
+        Command::Sweep(args) => sweep::sweep(&args),
         Command::Reproduce(args) => reproduce::reproduce(&args),
         Command::Report(args) => report::report(&args),
         Command::Shrink(args) => shrink::shrink(&args),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The flags of the commands that look at results: `report`, `check` and `shrink`.
+//! The flags of the commands that look at results or make many: `report`, `check`, `shrink` and
+//! `sweep`.
 
 use std::path::PathBuf;
 
@@ -65,6 +66,33 @@ pub struct ShrinkArgs {
     /// Maximum memory of the scheduler and the workload in each simulated run, such as 512M or 4G
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub memory_limit: u64,
+}
+
+/// Runs every cell of a sweep: each combination of schedulers and knobs, workloads and parameters,
+/// machines and seeds that FILE names (docs/guide/sweep.md).
+///
+/// A cell that the folder has from an earlier command, also one that was killed, is not run again.
+/// The same folder takes more seeds, values and axes. A cell whose scheduler is ejected is a
+/// result.
+#[derive(Debug, Args)]
+#[command(after_help = examples::SWEEP)]
+pub struct SweepArgs {
+    /// File of the sweep, in TOML
+    #[arg(value_name = "FILE")]
+    pub file: String,
+
+    /// Folder for finished cells and results.parquet, the table of results; by default FILE with
+    /// the ending .sweep
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+
+    /// Number of simulations at a time; 0 is one per CPU of this host. Results do not depend on it
+    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = jobs)]
+    pub jobs: usize,
+
+    /// Time of this host after which the work ends; finished cells are kept
+    #[arg(long, value_name = "TIME")]
+    pub deadline: Option<TimeSpan>,
 }
 
 /// Compares runs of NEW with runs of BASE: two folders that `scxlab run -o` wrote, or two
