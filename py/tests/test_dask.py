@@ -4,6 +4,8 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,3 +136,35 @@ def test_batches_are_long_enough_and_the_last_are_short() -> None:
     assert fake._size(1, 2) == 1
     # A thousand threads get batches so long that the client can handle all of them.
     assert fake._size(1_000_000, 1000) * 0.05 >= 2 * cluster.HANDLING * 1000
+
+
+def sweep_by_command(command: Path, folder: Path, python: str, address: str) -> tuple[int, str]:
+    (folder / "s.toml").write_text(SWEEP)
+    out = subprocess.run(
+        [command, "sweep", "s.toml", "--dask", address],
+        cwd=folder,
+        env={**os.environ, "SCXLAB_PYTHON": python},
+        capture_output=True,
+        text=True,
+    )
+    return out.returncode, out.stdout + out.stderr
+
+
+def test_the_command_uses_a_cluster(
+    client: Client, command: Path, expected: bytes, tmp_path: Path
+) -> None:
+    address = client.scheduler.address
+    code, said = sweep_by_command(command, tmp_path, sys.executable, address)
+    assert code == 0, said
+    assert (tmp_path / "s.sweep" / "results.parquet").read_bytes() == expected
+
+
+def test_the_command_needs_the_module(command: Path, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho \"No module named 'scxlab'\" >&2\nexit 1\n")
+    python.chmod(0o755)
+    code, said = sweep_by_command(command, tmp_path, str(python), "tcp://127.0.0.1:1")
+    assert code == 7 and "No module named 'scxlab'" in said
+    python.write_text("#!/bin/sh\necho 0.0.1\n")
+    code, said = sweep_by_command(command, tmp_path, str(python), "tcp://127.0.0.1:1")
+    assert code == 7 and "its scxlab is 0.0.1, and this is" in said

@@ -159,6 +159,11 @@ pub enum CliError {
         cells: usize,
         of: usize,
     },
+    /// Python, or its module scxlab, cannot do what `sweep --dask` needs.
+    NoPython {
+        python: OsString,
+        why: String,
+    },
     /// No usable BPF compiler.
     NoCompiler {
         why: String,
@@ -267,6 +272,11 @@ impl std::fmt::Display for CliError {
             CliError::NotRun { cells, of } => {
                 write!(f, "{cells} of {of} cells could not be run, for the reasons above")
             }
+            CliError::NoPython { python, why } => write!(
+                f,
+                "{}: {why}; --dask needs Python's module scxlab of this version (docs/guide/python.md); SCXLAB_PYTHON names another Python",
+                python.display()
+            ),
             CliError::NoCompiler { why, oldest, variable } => write!(
                 f,
                 "no BPF compiler: {why}. clang {oldest} or later is needed (Debian: apt install clang-{oldest}); {variable} can name it"
@@ -345,6 +355,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             | CliError::NothingKept { .. }
             | CliError::CommandIsNoProgram { .. } => Code::Input,
             CliError::NoCompiler { .. }
+            | CliError::NoPython { .. }
             | CliError::Guests { .. }
             | CliError::NoSystemd
             | CliError::Service { .. } => Code::Target,

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `scxlab sweep`: runs every cell of a sweep that its folder lacks.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -10,7 +12,7 @@ use scxlab_results::inputs::Inputs;
 use scxlab_sweep::file::Sweep;
 use scxlab_sweep::plan::Plan;
 use scxlab_sweep::run;
-use scxlab_sweep::store::Store;
+use scxlab_sweep::store::{Abi, Store};
 use scxlab_sweep::table;
 
 use crate::args::SweepArgs;
@@ -20,6 +22,9 @@ use crate::progress::{Shown, with_bar};
 use crate::run::interrupt;
 
 pub fn sweep(args: &SweepArgs) -> Result<()> {
+    if let Some(address) = &args.dask {
+        return Err(on_dask(args, address).into());
+    }
     let inputs = Inputs::default();
     let text = input::read_text(&args.file, &inputs)?;
     let plan = Plan::new(Sweep::parse(&args.file, &text)?, &inputs)?;
@@ -50,6 +55,30 @@ pub fn sweep(args: &SweepArgs) -> Result<()> {
         0 => Ok(()),
         cells => Err(CliError::NotRun { cells, of: summary.cells }.into()),
     }
+}
+
+/// Lets Python's module take over this process. Returns only if that fails.
+fn on_dask(args: &SweepArgs, address: &str) -> CliError {
+    let python = std::env::var_os("SCXLAB_PYTHON").unwrap_or_else(|| "python3".into());
+    let failed = |why: String| CliError::NoPython { python: python.clone(), why };
+    let asked = Command::new(&python).args(["-c", "import scxlab; print(scxlab.abi())"]).output();
+    let (found, this) = match asked {
+        Ok(out) if out.status.success() => {
+            (String::from_utf8_lossy(&out.stdout).trim().to_owned(), Abi::this().to_string())
+        }
+        Ok(out) => {
+            let said = String::from_utf8_lossy(&out.stderr).into_owned();
+            return failed(said.lines().last().unwrap_or_default().to_owned());
+        }
+        Err(error) => return failed(error.to_string()),
+    };
+    if found != this {
+        return failed(format!("its scxlab is {found}, and this is {this}"));
+    }
+    let mut command = Command::new(&python);
+    command.args(["-m", "scxlab", "sweep", &args.file, "--dask", address]);
+    command.arg("-o").arg(folder(args));
+    failed(command.exec().to_string())
 }
 
 /// Returns the folder of `-o`, or the file's name with another ending.

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """`python -m scxlab sweep FILE`: a sweep from the command line, on a Dask cluster if one is named.
+
+`scxlab sweep --dask ADDRESS` calls this.
 """
 
 from __future__ import annotations

@@ -93,6 +93,14 @@ pub struct SweepArgs {
     /// Time of this host after which the work ends; finished cells are kept
     #[arg(long, value_name = "TIME")]
     pub deadline: Option<TimeSpan>,
+
+    /// Run the cells on the workers of this Dask scheduler, such as tcp://host:8786; -o may be a
+    /// URL that fsspec knows
+    ///
+    /// Python's module scxlab of the same version does this, here and on each worker
+    /// (docs/guide/python.md).
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["jobs", "deadline"])]
+    pub dask: Option<String>,
 }
 
 /// Compares runs of NEW with runs of BASE: two folders that `scxlab run -o` wrote, or two
