@@ -23,12 +23,13 @@ SOAK_SECONDS ?= 60
 
 step = @echo "== $(1)"
 
-.PHONY: help setup build install wheel pgo test demo fmt lint deny pins unit python aarch64 objects kernel-objects scx-objects abi bench figures claims-vm tidy clean fuzz fuzz-short fuzz-grow fuzz-corpus soak conserve
+.PHONY: help setup build install deb wheel pgo test demo fmt lint deny pins unit python aarch64 objects kernel-objects scx-objects abi bench figures claims-vm tidy clean fuzz fuzz-short fuzz-grow fuzz-corpus soak conserve
 
 help:
 	@echo "make setup           install the Debian packages that are missing"
 	@echo "make build           build scxlab (target/release/scxlab)"
 	@echo "make install         build, and copy the program, man pages and completions to PREFIX ($(PREFIX))"
+	@echo "make deb             build, and make a Debian package in target/deb"
 	@echo "make wheel           build the Python wheel, optimised, in target/wheels"
 	@echo "make pgo             build a faster scxlab with profile-guided optimisation (target/pgo/scxlab)"
 	@echo "make demo            set up, build, compare two schedulers on a busy laptop, write a page and traces"
@@ -62,6 +63,10 @@ build: setup
 install: build
 	$(call step,install)
 	@tools/install.sh "$(DESTDIR)$(PREFIX)"
+
+deb: build
+	$(call step,Debian package)
+	@tools/deb.sh target/deb
 
 # With the maturin of the tests.
 wheel: setup

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Time of a query for one axis over the table of a sweep with a million cells.
 
-The store is made, not simulated: its rows have the columns of a real one. Prints the time in which
+The store is made, not simulated: its rows have the columns of real cells, with random values of the
+metrics, because equal ones would be compressed to nothing. Prints the time in which
 Polars and pyarrow answer "mean throughput by slice", and in which scxlab makes the table from the
 store.
 
@@ -13,7 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy
 import polars
+import pyarrow
 import pyarrow.parquet as parquet
 from scxlab import _scxlab
 
@@ -32,8 +35,7 @@ SLICES = 20
 
 def fill(store: Path, plan: _scxlab.Plan) -> None:
     """Writes files with a row for each cell of the plan, from one real cell for each setup."""
-    import pyarrow
-
+    random = numpy.random.default_rng(1)
     seeds = len(plan) // (2 * SLICES)
     for setup in range(2 * SLICES):
         cell = plan.run([setup * seeds])
@@ -41,6 +43,9 @@ def fill(store: Path, plan: _scxlab.Plan) -> None:
         rows = table.take([0] * seeds)
         at = rows.column_names.index("seed")
         rows = rows.set_column(at, "seed", pyarrow.array(range(1, seeds + 1)))
+        for at, name in enumerate(rows.column_names):
+            if name.startswith("metric."):
+                rows = rows.set_column(at, name, pyarrow.array(random.random(seeds)))
         parquet.write_table(
             rows, store / "cells" / f"{setup:016x}.parquet",
             compression="gzip", use_dictionary=False, data_page_version="1.0",
