@@ -23,16 +23,19 @@ SOAK_SECONDS ?= 60
 
 step = @echo "== $(1)"
 
-.PHONY: help setup build install pgo test demo fmt lint deny pins unit aarch64 objects kernel-objects scx-objects abi bench figures claims-vm tidy clean fuzz fuzz-short fuzz-grow fuzz-corpus soak conserve
+.PHONY: help setup build install deb wheel pgo test demo fmt lint deny pins unit python aarch64 objects kernel-objects scx-objects abi bench figures claims-vm tidy clean fuzz fuzz-short fuzz-grow fuzz-corpus soak conserve
 
 help:
 	@echo "make setup           install the Debian packages that are missing"
 	@echo "make build           build scxlab (target/release/scxlab)"
 	@echo "make install         build, and copy the program, man pages and completions to PREFIX ($(PREFIX))"
+	@echo "make deb             build, and make a Debian package in target/deb"
+	@echo "make wheel           build the Python wheel, optimised, in target/wheels"
 	@echo "make pgo             build a faster scxlab with profile-guided optimisation (target/pgo/scxlab)"
 	@echo "make demo            set up, build, compare two schedulers on a busy laptop, write a page and traces"
 	@echo "make test            everything CI does"
 	@echo "make aarch64         the machine code for aarch64, in an emulator; one of the tests"
+	@echo "make python          build the Python wheel and test it; one of the tests"
 	@echo "make fmt             format the sources"
 	@echo "make deny            check licences, sources and known vulnerabilities of the dependencies; one of the tests"
 	@echo "make pins            pin the newest kernel and published schedulers (tools/pins.txt)"
@@ -60,6 +63,15 @@ build: setup
 install: build
 	$(call step,install)
 	@tools/install.sh "$(DESTDIR)$(PREFIX)"
+
+deb: build
+	$(call step,Debian package)
+	@tools/deb.sh target/deb
+
+# With the maturin of the tests.
+wheel: setup
+	$(call step,Python wheel)
+	@tools/python.sh wheel target/wheels
 
 pgo: setup
 	$(call step,build with a profile)
@@ -122,7 +134,14 @@ pins:
 unit:
 	$(call step,tests)
 	@$(CARGO) test --locked --quiet --workspace
+	@$(MAKE) --no-print-directory python
 	@$(MAKE) --no-print-directory fuzz-corpus
+
+# Compares the module with the command that `unit` has built.
+python:
+	$(call step,Python module)
+	@$(CARGO) build --locked --quiet --package scxlab-cli --bin scxlab
+	@tools/python.sh
 
 # In the target folder of the other tests, which have built most of it.
 fuzz-corpus:

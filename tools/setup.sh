@@ -6,13 +6,14 @@
 # Does not: install Rust. Debian's is too old, and the choice of a toolchain manager is the user's.
 set -eu
 
-# Compilers; libraries that libbpf, bpftool and the build script of scx_rustland link to; tools that
-# unpack and describe a kernel; workloads of the demo and of guests; QEMU for guests; linker and
-# emulator for aarch64 code; the browser that tests of pages use.
+# Compilers; libraries that libbpf, bpftool and the build script of scx_rustland link to; tools
+# that unpack and describe a kernel, and test the Python module; workloads of the demo and of
+# guests; QEMU for guests; linker and emulator for aarch64 code; the browser that tests of pages
+# use.
 packages="
     clang-19 llvm-19 libclang-19-dev gcc g++ libc6-dev make pkg-config
     libelf-dev zlib1g-dev libseccomp-dev protobuf-compiler
-    apt ca-certificates binutils file python3 tar xz-utils zstd
+    apt ca-certificates binutils file python3 python3-venv tar xz-utils zstd
     rt-app rt-tests stress-ng sysbench dbench
     qemu-system-x86
     lld-19 qemu-user

@@ -21,6 +21,11 @@ const SOURCES: &[&str] = &[
     "src/sim.rs",
     "src/sim",
     "src/counters.rs",
+    "src/fairness.rs",
+    "src/metric.rs",
+    "src/metric",
+    "src/prepare.rs",
+    "src/run.rs",
     "src/recipe",
 ];
 

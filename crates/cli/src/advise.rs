@@ -16,15 +16,15 @@ use scxlab_lab::advise::world::World;
 use scxlab_lab::advise::{Advice, Observer, Request, State, advise as seek};
 use scxlab_lab::input::{self, InputError, SchedulerInput, Workload};
 use scxlab_lab::prepare::Prepared;
-use scxlab_lab::session::{MAX_LENGTH, Session, SessionError};
+use scxlab_lab::session::{CAP, MAX_LENGTH, Session, SessionError};
 use scxlab_lab::sim::NumaBalancing;
+use scxlab_results::inputs::Inputs;
 
 use crate::args::{AdviseArgs, Format, On};
-use crate::input::Inputs;
 use crate::live::{self, LiveRequest};
 use crate::output;
 use crate::progress::{Shown, with_bar};
-use crate::run::{DEFAULT_DURATION_MAX_NS, refuse_guests};
+use crate::run::refuse_guests;
 
 pub fn advise(args: &AdviseArgs) -> Result<()> {
     let goals = Goals::parse(&args.goal)?;
@@ -48,7 +48,7 @@ pub fn advise(args: &AdviseArgs) -> Result<()> {
         goals,
         seed: args.seed,
         duration: args.duration.map(|d| d.0),
-        cap: Some(DEFAULT_DURATION_MAX_NS),
+        cap: Some(CAP),
         rounds: args.rounds,
         max_memory: args.memory_limit,
         numa_balancing: NumaBalancing::default(),

@@ -19,12 +19,12 @@ use clap::Parser;
 use scxlab_lab::input::{InputError, InputFiles};
 use scxlab_lab::metric::WEIGHT_ERROR;
 use scxlab_lab::results::{Results, Version};
+use scxlab_results::inputs::{self, Inputs};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::args::{Cli, Command, RunArgs};
 use crate::exit::CliError;
-use crate::input::{self, Inputs};
 use crate::output;
 use crate::run::machine_folders;
 
@@ -80,7 +80,7 @@ fn command(args: &RunArgs) -> Result<Vec<String>> {
 impl Request {
     fn read(folder: &Path) -> Result<Request> {
         let path = folder.join(FOLDER).join(COMMAND);
-        let text = input::read(&path);
+        let text = inputs::read(&path);
         let text = text.map_err(|e| nothing_kept(folder, e.to_string()))?;
         let read = serde_json::from_slice(&text);
         Ok(read.map_err(|e| nothing_kept(folder, format!("{}: {e}", path.display())))?)
@@ -152,7 +152,7 @@ impl StoredRequest {
         let mut before = Vec::new();
         for folder in machine_folders(&self.first()?, &self.folder) {
             let path = folder.join("results.json");
-            let text = input::read(&path)?;
+            let text = inputs::read(&path)?;
             let read: Value = serde_json::from_slice(&text)
                 .map_err(|e| nothing_kept(&self.folder, format!("{}: {e}", path.display())))?;
             before.extend(simulated(&read));

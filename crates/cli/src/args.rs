@@ -14,12 +14,12 @@ use clap_complete::engine::ArgValueCompleter;
 use scxlab_lab::advise::Rounds;
 use scxlab_lab::report::selection::Selection;
 use scxlab_lab::sim::NumaBalancing;
+use scxlab_results::inputs::Inputs;
 use scxlab_trace::PerfLayout;
 use scxlab_workload::program::TimeSpan;
 
-use crate::input::Inputs;
 use crate::{complete, exit};
-pub use verdict::{CheckArgs, CheckFormat, ReportArgs, ShrinkArgs};
+pub use verdict::{CheckArgs, CheckFormat, ReportArgs, ShrinkArgs, SweepArgs};
 
 /// Run and compare CPU schedulers for a workload, a machine and settings of your choice
 ///
@@ -39,6 +39,9 @@ pub enum Command {
     Run(RunArgs),
     /// Recommend a scheduler, with settings, for a workload on a machine
     Advise(AdviseArgs),
+    /// Run every combination of schedulers, knobs, workloads, machines and seeds, and keep the
+    /// results
+    Sweep(SweepArgs),
     /// Predict the published tables of list threads, and score the predictions
     Reproduce(ReproduceArgs),
     /// Make a page for a browser from results, advice or predictions

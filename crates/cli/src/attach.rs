@@ -14,11 +14,11 @@ use scxlab_live::job::this_machine;
 use scxlab_live::kernel::{self, RunningKernel};
 use scxlab_live::run::RunStats;
 use scxlab_live::scheduler::Scheduler;
+use scxlab_results::inputs::Inputs;
 use serde_json::json;
 
 use crate::args::{AttachArgs, Format};
 use crate::exit::CliError;
-use crate::input::Inputs;
 use crate::install::{self, ThisSystem};
 use crate::output;
 

@@ -10,20 +10,20 @@ use scxlab_lab::input::{self, SchedulerInput, Workload};
 use scxlab_lab::prepare::Prepared;
 use scxlab_lab::results::{Manifest, Request, Results};
 use scxlab_lab::run::Run;
-use scxlab_lab::session::{Progress, Session};
+use scxlab_lab::session::{CAP, Progress, Session};
 use scxlab_results::check::{self, Cell, Outcome, Report};
 use scxlab_results::folder::Folder;
 use scxlab_results::gate::Gate;
+use scxlab_results::inputs::Inputs;
 use scxlab_results::{ci, matrix};
 use scxlab_trace::Tracer;
 use scxlab_workload::Perturb;
 
 use crate::args::{CheckArgs, CheckFormat, RunCount};
 use crate::exit::CliError;
-use crate::input::Inputs;
 use crate::output;
 use crate::progress::with_bar;
-use crate::run::{DEFAULT_DURATION_MAX_NS, interrupt, version};
+use crate::run::{interrupt, version};
 
 /// Numbers of runs after which `-n auto` looks whether all is decided.
 const LOOKS: [u32; 5] = [4, 8, 16, 32, 64];
@@ -179,7 +179,7 @@ fn cell(
         runs: 1,
         seed: args.seed,
         duration: args.duration.map(|d| d.0),
-        cap: Some(DEFAULT_DURATION_MAX_NS),
+        cap: Some(CAP),
         perturb: Perturb { start_offset_max: 1_000_000, compute_noise_permille: 10 },
         engine: Engine::Jit,
         max_memory: args.memory_limit,

@@ -20,9 +20,9 @@ use scxlab_lab::recipe;
 use scxlab_lab::scheduler::DEFAULT_CLASS;
 use scxlab_loader::link::OpenObject;
 use scxlab_loader::object::Object;
+use scxlab_results::inputs::Inputs;
 
 use crate::args::Cli;
-use crate::input::Inputs;
 
 const VARIABLE: &str = "SCXLAB_COMPLETE";
 const SHELLS: &[&dyn EnvCompleter] = &[&Bash, &Elvish, &Fish, &Powershell, &Zsh];

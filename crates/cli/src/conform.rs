@@ -11,10 +11,10 @@ use scxlab_lab::input::{self, InputError, SchedulerInput};
 use scxlab_lab::prepare::Prepared;
 use scxlab_live::job::{JobTask, Reply, Situation};
 use scxlab_machine::Machine;
+use scxlab_results::inputs::Inputs;
 
 use crate::args::{AccelArg, ConformArgs, On};
 use crate::exit::CliError;
-use crate::input::Inputs;
 use crate::{live, output};
 
 pub fn conform(args: &ConformArgs) -> Result<()> {

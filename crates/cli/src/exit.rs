@@ -37,6 +37,7 @@ use scxlab_machine::MachineError;
 use scxlab_results::check::Refusal;
 use scxlab_results::folder::FolderError;
 use scxlab_results::gate::GateError;
+use scxlab_sweep::SweepError;
 use scxlab_vm::setup::SetupError;
 use scxlab_vm::{VmError, VmFault};
 use scxlab_workload::native::{NativeError, SetupError as NativeSetupError};
@@ -153,6 +154,16 @@ pub enum CliError {
     Undecided {
         summary: String,
     },
+    /// Cells of a sweep that the simulator refused.
+    NotRun {
+        cells: usize,
+        of: usize,
+    },
+    /// Python, or its module scxlab, cannot do what `sweep --dask` needs.
+    NoPython {
+        python: OsString,
+        why: String,
+    },
     /// No usable BPF compiler.
     NoCompiler {
         why: String,
@@ -258,6 +269,14 @@ impl std::fmt::Display for CliError {
             }
             CliError::Regressed { summary } => write!(f, "check: {summary}"),
             CliError::Undecided { summary } => write!(f, "check: {summary}"),
+            CliError::NotRun { cells, of } => {
+                write!(f, "{cells} of {of} cells could not be run, for the reasons above")
+            }
+            CliError::NoPython { python, why } => write!(
+                f,
+                "{}: {why}; --dask needs Python's module scxlab of this version (docs/guide/python.md); SCXLAB_PYTHON names another Python",
+                python.display()
+            ),
             CliError::NoCompiler { why, oldest, variable } => write!(
                 f,
                 "no BPF compiler: {why}. clang {oldest} or later is needed (Debian: apt install clang-{oldest}); {variable} can name it"
@@ -336,11 +355,13 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             | CliError::NothingKept { .. }
             | CliError::CommandIsNoProgram { .. } => Code::Input,
             CliError::NoCompiler { .. }
+            | CliError::NoPython { .. }
             | CliError::Guests { .. }
             | CliError::NoSystemd
             | CliError::Service { .. } => Code::Target,
             CliError::Write { .. } | CliError::Busy { .. } => Code::Output,
             CliError::WentBadly(_)
+            | CliError::NotRun { .. }
             | CliError::NothingCounts
             | CliError::Left { .. }
             | CliError::Differs { .. }
@@ -412,6 +433,9 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             ReproduceError::Unknown { .. } => Code::Usage,
         });
     }
+    if let Some(e) = cause.downcast_ref::<SweepError>() {
+        return Some(of_sweep(e));
+    }
     if let Some(e) = cause.downcast_ref::<MachineError>() {
         return Some(of_machine(e));
     }
@@ -459,6 +483,23 @@ fn of_candidate(error: &CandidateError) -> Code {
         CandidateError::Knobs { .. } => Code::Input,
         CandidateError::Input(e) => of_input(e),
         CandidateError::Prepare(e) => of_prepare(e),
+    }
+}
+
+fn of_sweep(error: &SweepError) -> Code {
+    match error {
+        SweepError::File { .. }
+        | SweepError::Input { .. }
+        | SweepError::Prepare { .. }
+        | SweepError::Session { .. }
+        | SweepError::Read { .. }
+        | SweepError::NoStore { .. }
+        | SweepError::Damaged { .. }
+        | SweepError::OtherVersion { .. } => Code::Input,
+        SweepError::Write { .. } | SweepError::Busy { .. } => Code::Output,
+        SweepError::Host { .. } => Code::Target,
+        SweepError::Threads { .. } => Code::Internal,
+        SweepError::Interrupted { .. } => Code::Ejected,
     }
 }
 

@@ -14,9 +14,9 @@ use scxlab_loader::inspect::{ExternClass, MapInfo, ObjectReport, inspect as look
 use scxlab_loader::link::{ExternBinding, Knob, OpenObject, Target};
 use scxlab_loader::object::{Object, ProgramKind};
 use scxlab_machine::Machine;
+use scxlab_results::inputs::Inputs;
 
 use crate::args::InspectArgs;
-use crate::input::Inputs;
 use crate::output;
 
 /// The machine for the simulated kernel. An object's needs do not depend on the machine, so the

@@ -20,6 +20,7 @@ use scxlab_live::LiveError;
 use scxlab_live::job::{Job, JobTask, LiveTarget, Reply};
 use scxlab_live::trace::Recording;
 use scxlab_machine::Machine;
+use scxlab_results::inputs;
 use scxlab_vm::guest::{self, Guest};
 use scxlab_vm::{Accel, GuestFile, Need, VmSpec};
 use scxlab_workload::{NodeInfo, compile};
@@ -27,7 +28,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::{AccelArg, On, VmOptions};
 use crate::exit::{self, CliError, Code};
-use crate::input;
 use crate::{output, vm};
 
 const JOB: &str = "/scxlab/job.json";
@@ -213,7 +213,7 @@ fn in_vm(
     let file = |path: String, data: Vec<u8>| GuestFile { path, data, mode: 0o644 };
     spec.files.push(file(JOB.into(), serde_json::to_vec(job).expect("a job is plain data")));
     if let Some(config) = config {
-        spec.files.push(file(CONFIG.into(), input::read(&config)?));
+        spec.files.push(file(CONFIG.into(), inputs::read(&config)?));
     }
     for (index, object) in job.objects().iter().enumerate() {
         spec.files.push(file(object_path(index), object.to_vec()));

@@ -15,10 +15,8 @@ mod complete;
 mod conform;
 mod exit;
 mod gang;
-mod input;
 mod inspect;
 mod install;
-mod kept_code;
 mod list;
 mod live;
 mod output;
@@ -29,6 +27,7 @@ mod report;
 mod reproduce;
 mod run;
 mod shrink;
+mod sweep;
 mod topo;
 mod traces;
 mod vm;
@@ -60,6 +59,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::Advise(args) => advise::advise(&args),
+        Command::Sweep(args) => sweep::sweep(&args),
         Command::Reproduce(args) => reproduce::reproduce(&args),
         Command::Report(args) => report::report(&args),
         Command::Shrink(args) => shrink::shrink(&args),

@@ -14,13 +14,14 @@ use scxlab_lab::session::Session;
 use scxlab_machine::Machine;
 use scxlab_page::data::{Page, Verdict};
 use scxlab_page::{Collected, Document, IntervalSink, Packed};
+use scxlab_results::inputs;
 use scxlab_trace::import::import;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::args::ReportArgs;
 use crate::exit::CliError;
-use crate::{input, output, traces};
+use crate::{output, traces};
 
 /// Name of the results in a folder of -o.
 const RESULTS: &str = "results.json";
@@ -215,7 +216,7 @@ fn folders(path: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn parse(path: &Path) -> Result<Value> {
-    let text = input::read(path)?;
+    let text = inputs::read(path)?;
     let json = serde_json::from_slice(&text);
     Ok(json
         .map_err(|error| CliError::NoResults { path: path.to_owned(), why: error.to_string() })?)

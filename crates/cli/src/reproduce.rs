@@ -12,9 +12,9 @@ use scxlab_lab::reproduce::plan::{Plan, Wanted};
 use scxlab_lab::reproduce::report::{ThreadReport, json, markdown, report, text};
 use scxlab_lab::reproduce::{ReproduceError, ThreadFiles, experiments, threads};
 use scxlab_lab::session::Progress;
+use scxlab_results::inputs::Inputs;
 
 use crate::args::{ReproduceArgs, ReproduceFormat};
-use crate::input::Inputs;
 use crate::output;
 use crate::progress::with_bar;
 use crate::run::interrupt;

@@ -17,23 +17,20 @@ use scxlab_lab::report::selection::Selection;
 use scxlab_lab::report::{OnMachine, across_machines, report};
 use scxlab_lab::results::{Request, Results, Version};
 use scxlab_lab::run::{Run, StopKind};
-use scxlab_lab::session::{Progress, Session};
+use scxlab_lab::session::{CAP, Progress, Session};
 use scxlab_machine::Machine;
 use scxlab_page::Collected;
+use scxlab_results::inputs::Inputs;
 use scxlab_workload::Perturb;
 use scxlab_workload::program::TimeSpan;
 
 use crate::again::{self, StoredRequest};
 use crate::args::{EngineArg, NumaArg, On, RunArgs, RunFormat};
 use crate::exit::{CliError, FailedRuns};
-use crate::input::Inputs;
 use crate::progress::with_bar;
 use crate::report::PageBuilder;
 use crate::traces::Traces;
 use crate::{live, output, traces};
-
-/// Maximum virtual time of a run, in ns, if neither the workload nor the user gives a duration.
-pub const DEFAULT_DURATION_MAX_NS: u64 = 60_000_000_000;
 
 /// The runs on one of the machines.
 struct MachineRuns {
@@ -293,7 +290,7 @@ fn session(
         runs: args.runs,
         seed: args.seed,
         duration: args.duration.map(|d| d.0),
-        cap: Some(DEFAULT_DURATION_MAX_NS),
+        cap: Some(CAP),
         perturb: Perturb {
             start_offset_max: args.start_offset.0,
             compute_noise_permille: args.compute_noise,
@@ -314,9 +311,7 @@ fn is_unasked(args: &RunArgs, session: &Session) -> bool {
 }
 
 fn note_cut(runs: &mut [Run]) {
-    for run in runs
-        .iter_mut()
-        .filter(|r| r.stop.kind == StopKind::Duration && r.virtual_ns >= DEFAULT_DURATION_MAX_NS)
+    for run in runs.iter_mut().filter(|r| r.stop.kind == StopKind::Duration && r.virtual_ns >= CAP)
     {
         run.notes.push(
             "the workload has no duration and was stopped after 60s; --duration sets another"

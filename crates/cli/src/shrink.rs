@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use scxlab_lab::input::{self, SchedulerInput, Workload};
+use scxlab_lab::session::CAP;
 use scxlab_lab::shrink::{Request, shrink as shrink_run};
 use scxlab_workload::Perturb;
 use scxlab_workload::program::to_toml;
@@ -15,7 +16,6 @@ use scxlab_workload::program::to_toml;
 use crate::args::ShrinkArgs;
 use crate::exit::CliError;
 use crate::output;
-use crate::run::DEFAULT_DURATION_MAX_NS;
 
 pub fn shrink(args: &ShrinkArgs) -> Result<()> {
     let inputs = args.cache.inputs();
@@ -40,7 +40,7 @@ pub fn shrink(args: &ShrinkArgs) -> Result<()> {
         program: &program,
         seed: args.seed,
         duration: args.duration.map(|d| d.0),
-        cap: DEFAULT_DURATION_MAX_NS,
+        cap: CAP,
         // As `run` without options, which makes the smaller run again.
         perturb: Perturb { start_offset_max: 1_000_000, compute_noise_permille: 10 },
         max_memory: args.memory_limit,

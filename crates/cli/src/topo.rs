@@ -7,9 +7,9 @@ use anyhow::Result;
 use scxlab_lab::input;
 use scxlab_machine::id::NodeId;
 use scxlab_machine::{CpuId, CpuMask, Machine, Topology};
+use scxlab_results::inputs::Inputs;
 
 use crate::args::{Format, TopoArgs};
-use crate::input::Inputs;
 use crate::output;
 
 pub fn topo(args: &TopoArgs) -> Result<()> {

@@ -8,12 +8,12 @@ use scxlab_lab::input::{self, Workload};
 use scxlab_lab::recorded::Recorded;
 use scxlab_recording::understand;
 use scxlab_recording::understanding::{Role, Understanding};
+use scxlab_results::inputs::Inputs;
 use scxlab_workload::Program;
 use scxlab_workload::program::dump::dump;
 
 use crate::args::{WorkloadCommand, WorkloadShowArgs};
 use crate::exit::CliError;
-use crate::input::Inputs;
 use crate::output;
 
 /// Largest number of chains of wake-ups that are shown.

@@ -87,6 +87,13 @@ pub enum SessionError {
 /// machine takes hours, and practical runs last minutes.
 pub const MAX_LENGTH: Nanos = 86_400 * 1_000_000_000;
 
+/// Default of the maximum virtual time of a run, in ns, if neither the workload nor the user gives
+/// a duration.
+pub const CAP: Nanos = 60_000_000_000;
+
+/// Default of the random changes of each run.
+pub const PERTURB: Perturb = Perturb { start_offset_max: 1_000_000, compute_noise_permille: 10 };
+
 /// Formats the time exactly, without trailing zeros.
 fn seconds(ns: Nanos) -> String {
     let exact = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
@@ -279,4 +286,4 @@ impl Session {
 
 /// Stack size of the threads. Programs call helpers that call programs; the depth is bounded, but
 /// large.
-pub(crate) const STACK_BYTES: usize = 32 << 20;
+pub const STACK_BYTES: usize = 32 << 20;

@@ -6,6 +6,7 @@
 //! (`prepare.rs`).
 
 mod empty;
+mod key;
 mod measure;
 mod measure_guests;
 
@@ -34,6 +35,7 @@ use crate::prepare::{Prepared, PreparedObject};
 use crate::recipe::frontend::Simulated;
 use crate::recipe::{RecipeError, Subject};
 use crate::run::Run;
+pub use key::SIMULATOR;
 use measure::FinishedRun;
 
 /// All inputs of one simulated run.

@@ -213,7 +213,7 @@ const FLOAT: Values = Values::Float(Vec::new());
 const BOOL: Values = Values::Bool(Vec::new());
 
 /// Returns the rows of `runs.parquet`. A run without metrics has one row, without a metric.
-fn runs_table(all: &[Results]) -> Table {
+pub fn runs_table(all: &[Results]) -> Table {
     let mut rows = Rows::new([
         ("workload", TEXT),
         ("workload_hash", TEXT),
@@ -286,7 +286,8 @@ fn better(name: &str) -> Option<&'static str> {
     }
 }
 
-fn tasks_table(all: &[Results]) -> Table {
+/// Returns the rows of `tasks.parquet`.
+pub fn tasks_table(all: &[Results]) -> Table {
     let mut rows = Rows::new([
         ("workload", TEXT),
         ("machine", TEXT),

@@ -14,7 +14,7 @@ mod tests;
 mod thrift;
 mod write;
 
-pub use read::read;
+pub use read::{read, read_columns};
 pub use write::write;
 
 /// A table: columns of equal length.
@@ -63,6 +63,51 @@ impl Values {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Returns `len` nulls of the same type.
+    pub fn nulls(&self, len: usize) -> Values {
+        match self {
+            Values::Text(_) => Values::Text(vec![None; len]),
+            Values::Int(_) => Values::Int(vec![None; len]),
+            Values::Float(_) => Values::Float(vec![None; len]),
+            Values::Bool(_) => Values::Bool(vec![None; len]),
+        }
+    }
+
+    /// Cuts the column, or appends nulls, so that it has `len` values.
+    pub fn resize(&mut self, len: usize) {
+        match self {
+            Values::Text(values) => values.resize(len, None),
+            Values::Int(values) => values.resize(len, None),
+            Values::Float(values) => values.resize(len, None),
+            Values::Bool(values) => values.resize(len, None),
+        }
+    }
+
+    /// Returns the values at these places, in their order; null for no place.
+    pub fn gather(&self, places: &[Option<usize>]) -> Values {
+        fn pick<T: Clone>(all: &[Option<T>], places: &[Option<usize>]) -> Vec<Option<T>> {
+            places.iter().map(|place| place.and_then(|place| all[place].clone())).collect()
+        }
+        match self {
+            Values::Text(values) => Values::Text(pick(values, places)),
+            Values::Int(values) => Values::Int(pick(values, places)),
+            Values::Float(values) => Values::Float(pick(values, places)),
+            Values::Bool(values) => Values::Bool(pick(values, places)),
+        }
+    }
+
+    /// Appends a column; false, and nothing is done, if its type is another one.
+    pub fn append(&mut self, more: Values) -> bool {
+        match (self, more) {
+            (Values::Text(all), Values::Text(more)) => all.extend(more),
+            (Values::Int(all), Values::Int(more)) => all.extend(more),
+            (Values::Float(all), Values::Float(more)) => all.extend(more),
+            (Values::Bool(all), Values::Bool(more)) => all.extend(more),
+            _ => return false,
+        }
+        true
     }
 }
 

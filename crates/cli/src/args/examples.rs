@@ -60,6 +60,15 @@ Examples:
   A stall of a scheduler of your own, as small as it gets:
     scxlab shrink -s ./mine.bpf.o -w hackbench,groups=4 -m epyc-2s --seed 7 -o stall.toml";
 
+pub const SWEEP: &str = "\
+Examples:
+  All cells of a sweep into the folder slices.sweep; the same command continues if it was stopped:
+    scxlab sweep slices.toml
+  Into a folder that has cells of other sweeps, for at most an hour:
+    scxlab sweep slices.toml -o cells --deadline 60min
+  On a cluster:
+    scxlab sweep slices.toml --dask tcp://head:8786 -o s3://bucket/slices";
+
 pub const REPORT: &str = "\
 Examples:
   A comparison and its page:

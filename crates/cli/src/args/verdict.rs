@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The flags of the commands that look at results: `report`, `check` and `shrink`.
+//! The flags of the commands that look at results or make many: `report`, `check`, `shrink` and
+//! `sweep`.
 
 use std::path::PathBuf;
 
@@ -68,6 +69,44 @@ pub struct ShrinkArgs {
 
     #[command(flatten)]
     pub cache: CacheArgs,
+}
+
+/// Runs every cell of a sweep: each combination of schedulers and knobs, workloads and parameters,
+/// machines and seeds that FILE names (docs/guide/sweep.md).
+///
+/// A cell that the folder has from an earlier command, also one that was killed, is not run again.
+/// The same folder takes more seeds, values and axes. A cell whose scheduler is ejected is a
+/// result.
+#[derive(Debug, Args)]
+#[command(after_help = examples::SWEEP)]
+pub struct SweepArgs {
+    /// File of the sweep, in TOML
+    #[arg(value_name = "FILE")]
+    pub file: String,
+
+    /// Folder for finished cells and results.parquet, the table of results; by default FILE with
+    /// the ending .sweep
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+
+    /// Number of simulations at a time; 0 is one per CPU of this host. Results do not depend on it
+    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = jobs)]
+    pub jobs: usize,
+
+    /// Time of this host after which the work ends; finished cells are kept
+    #[arg(long, value_name = "TIME")]
+    pub deadline: Option<TimeSpan>,
+
+    #[command(flatten)]
+    pub cache: CacheArgs,
+
+    /// Run the cells on the workers of this Dask scheduler, such as tcp://host:8786; -o may be a
+    /// URL that fsspec knows
+    ///
+    /// Python's module scxlab of the same version does this, here and on each worker
+    /// (docs/guide/python.md).
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["jobs", "deadline"])]
+    pub dask: Option<String>,
 }
 
 /// Compares runs of NEW with runs of BASE: two folders that `scxlab run -o` wrote, or two

@@ -5,11 +5,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use scxlab_lab::input::SchedulerInput;
+use scxlab_results::inputs::Inputs;
 use tempfile::TempDir;
 
 use super::*;
 use crate::exit::{Code, code_of};
-use crate::input::Inputs;
 
 const PROGRAM: &str = "/usr/local/bin/scxlab";
 

@@ -8,11 +8,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use scxlab_lab::reproduce::job::{KeptRun, RunKey, RunStore, SIMULATOR};
+use scxlab_lab::reproduce::job::{KeptRun, RunKey, RunStore};
+use scxlab_lab::sim::SIMULATOR;
 use scxlab_machine::hash::hash_bytes;
+use scxlab_results::kept_code::cache_folder;
 use serde::{Deserialize, Serialize};
 
-use crate::kept_code::cache_folder;
 use crate::output;
 
 /// The folder with one file for each run.

@@ -11,6 +11,7 @@ mod machines;
 mod outputs;
 mod reproduce;
 mod schema;
+mod sweep;
 mod trace;
 
 use std::fs;

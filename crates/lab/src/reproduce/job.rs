@@ -8,17 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use indexmap::IndexMap;
 use rayon::prelude::*;
-use scxlab_bpf::vm::Engine;
 use scxlab_trace::Tracer;
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Plan, Setup};
+use super::plan::{CAP_NS, Plan, Setup};
 use crate::run::{Run, StopKind};
 use crate::session::{Interrupt, Progress, STACK_BYTES, SessionError};
-use crate::sim::{MAX_MEMORY, SimSpec, simulate};
-
-/// Maximum virtual time of a run without a duration, in ns. A run that is cut there does not count.
-const CAP_NS: u64 = 600_000_000_000;
+use crate::sim::simulate;
 
 /// What a reproduction keeps of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -121,10 +117,6 @@ impl RunStore for NoStore {
     fn put(&self, _: &RunKey, _: &KeptRun) {}
 }
 
-/// Hash of the sources of everything that decides a simulated run, but machines, workloads and
-/// schedulers.
-pub const SIMULATOR: &str = env!("SCXLAB_SIMULATOR");
-
 /// The runs of all setups of a plan, by setup and then by seed.
 pub struct Runs(pub Vec<Vec<KeptRun>>);
 
@@ -205,24 +197,11 @@ impl<'a> Jobs<'a> {
             return Err(SessionError::Interrupted { why });
         }
         let setup = &self.plan.setups[setup];
-        let spec = SimSpec {
-            machine: &setup.machine,
-            workload: &setup.program,
-            scheduler: &setup.scheduler,
-            seed,
-            duration: setup.duration,
-            cap: Some(CAP_NS),
-            perturb: Setup::PERTURB,
-            engine: Engine::Jit,
-            max_memory: MAX_MEMORY,
-            numa_balancing: setup.numa_balancing,
-            attach_after: setup.attach_after,
-        };
         let watch = |now| {
             at.store(now, Ordering::Relaxed);
             interrupt()
         };
-        let (run, _) = simulate(&spec, Tracer::default(), &watch)?;
+        let (run, _) = simulate(&setup.spec(seed), Tracer::default(), &watch)?;
         if run.stop.was_interrupted() {
             return Err(SessionError::Interrupted { why: run.stop.message });
         }

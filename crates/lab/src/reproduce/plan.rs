@@ -2,16 +2,15 @@
 //! The plan of a reproduction: every cell of the wanted tables, and the setups whose runs they
 //! need.
 //!
-//! Owns: the check of every rule before anything runs, and the key of a run, which hashes all that
-//! decides its result.
+//! Owns: the check of every rule before anything runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use scxlab_bpf::vm::Engine;
 use scxlab_machine::Machine;
-use scxlab_machine::hash::hash_bytes;
 use scxlab_workload::program::TimeSpan;
-use scxlab_workload::{Perturb, Program, WorkloadArg, parse_workload_arg};
+use scxlab_workload::{Program, WorkloadArg, parse_workload_arg};
 
 use super::ReproduceError;
 use super::experiment::{
@@ -22,7 +21,11 @@ use super::template::{Vars, fill};
 use crate::input::{NoFiles, SchedulerInput};
 use crate::prepare::Prepared;
 use crate::scheduler::DEFAULT_CLASS;
-use crate::sim::NumaBalancing;
+use crate::session::PERTURB;
+use crate::sim::{MAX_MEMORY, NumaBalancing, SimSpec};
+
+/// Maximum virtual time of a run without a duration, in ns. A run that is cut there does not count.
+pub const CAP_NS: u64 = 600_000_000_000;
 
 /// Column of the default class, which `Wanted::machine` adds.
 pub const DEFAULT_CLASS_COLUMN: &str = "eevdf";
@@ -100,7 +103,7 @@ pub struct Setup {
     pub duration: Option<u64>,
     pub numa_balancing: NumaBalancing,
     pub attach_after: Option<u64>,
-    /// All that decides a run of the setup, but the seed, as text.
+    /// All that decides a run of the setup, except the seed and the simulator (`SimSpec::key`).
     pub key: String,
 }
 
@@ -281,7 +284,7 @@ impl Planner<'_> {
             numa_balancing,
             key: String::new(),
         };
-        setup.key = setup.make_key();
+        setup.key = setup.spec(0).key();
         self.known.insert(name, self.setups.len());
         self.setups.push(setup);
         Ok(self.setups.len() - 1)
@@ -304,27 +307,21 @@ impl Planner<'_> {
 }
 
 impl Setup {
-    /// Random changes of each run, as `scxlab run` has by default.
-    pub const PERTURB: Perturb =
-        Perturb { start_offset_max: 1_000_000, compute_noise_permille: 10 };
-
-    fn make_key(&self) -> String {
-        let scheduler = self.scheduler.object.as_ref().map(|object| {
-            let recipe = object.recipe.as_ref().map(|r| (r.hash, &r.applied.params));
-            (object.hash, &object.table, &object.knobs, recipe)
-        });
-        let program = serde_json::to_vec(&self.program).expect("a program is plain data");
-        let rest = serde_json::json!({
-            "machine": format!("{:016x}", self.machine.fingerprint()),
-            "workload": format!("{:016x}", hash_bytes(&program)),
-            "scheduler": format!("{:016x}", hash_bytes(format!("{scheduler:?}").as_bytes())),
-            "duration_ns": self.duration,
-            "numa_balancing": self.numa_balancing.name(),
-            "attach_after_ns": self.attach_after,
-            "start_offset_max_ns": Setup::PERTURB.start_offset_max,
-            "compute_noise_permille": Setup::PERTURB.compute_noise_permille,
-        });
-        rest.to_string()
+    /// Returns the run of the setup with a seed.
+    pub fn spec(&self, seed: u64) -> SimSpec<'_> {
+        SimSpec {
+            machine: &self.machine,
+            workload: &self.program,
+            scheduler: &self.scheduler,
+            seed,
+            duration: self.duration,
+            cap: Some(CAP_NS),
+            perturb: PERTURB,
+            engine: Engine::Jit,
+            max_memory: MAX_MEMORY,
+            numa_balancing: self.numa_balancing,
+            attach_after: self.attach_after,
+        }
     }
 
     /// Virtual time of a run, if it is known.

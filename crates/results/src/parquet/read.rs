@@ -21,6 +21,11 @@ const SHORT: ParquetError = ParquetError::Damaged("a column ends too early");
 
 /// Reads a file.
 pub fn read(file: &[u8]) -> Result<Table, ParquetError> {
+    read_columns(file, &|_| true)
+}
+
+/// Reads those columns of a file whose names `is_wanted` accepts.
+pub fn read_columns(file: &[u8], is_wanted: &dyn Fn(&str) -> bool) -> Result<Table, ParquetError> {
     let meta = metadata(file)?;
     let schema = meta.list(2).unwrap_or_default();
     let mut columns = Vec::new();
@@ -44,9 +49,12 @@ pub fn read(file: &[u8]) -> Result<Table, ParquetError> {
             return Err(ParquetError::Damaged("a group of rows lacks columns"));
         }
         for (chunk, column) in chunks.iter().zip(&mut columns) {
-            read_chunk(file, chunk, column)?;
+            if is_wanted(&column.name) {
+                read_chunk(file, chunk, column)?;
+            }
         }
     }
+    columns.retain(|column| is_wanted(&column.name));
     let rows = columns.first().map_or(0, |column| column.values.len());
     if columns.iter().any(|column| column.values.len() != rows) {
         return Err(ParquetError::Damaged("its columns differ in length"));

@@ -49,6 +49,16 @@ proptest! {
 }
 
 #[test]
+fn columns_can_be_chosen() {
+    let all = table(vec![None, Some("a".to_owned())], vec![Some(1), None], vec![None, None]);
+    let some = read_columns(&write(&all), &|name| name == "int" || name == "bool").unwrap();
+    let names: Vec<&str> = some.columns.iter().map(|column| column.name.as_str()).collect();
+    assert_eq!(names, ["int", "bool"]);
+    assert_eq!(some.column("int"), all.column("int"));
+    assert_eq!(some.notes, all.notes);
+}
+
+#[test]
 fn groups_of_rows_follow_each_other() {
     let rows = (1 << 18) + 7;
     let texts = (0..rows).map(|n| (n % 3 > 0).then(|| format!("t{}", n % 5))).collect();

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use scxlab_bpf::jit::{CodeKey, CodeStore};
-use scxlab_lab::reproduce::job::SIMULATOR;
+use scxlab_lab::sim::SIMULATOR;
 
-use crate::output;
+use crate::atomic;
 
 /// Largest size of all files together. The code of the largest published scheduler takes 0.5 MB.
 const MAX_BYTES: u64 = 128 << 20;
@@ -107,7 +107,7 @@ impl CodeStore for KeptCode {
 
     /// Without the file, the next command compiles again, so a failure needs no message.
     fn keep(&self, key: &CodeKey, bytes: &[u8]) {
-        if output::write_file(&self.path(key), bytes).is_ok() {
+        if atomic::write_file(&self.path(key), bytes).is_ok() {
             self.shrink();
         }
     }

@@ -48,7 +48,7 @@ impl SysfsReader for Inputs {
             let kept = self.sysfs.borrow().get(path).cloned();
             return kept.ok_or_else(|| io::ErrorKind::NotFound.into());
         }
-        let text = scxlab_vm::guest::Sys.read(path)?;
+        let text = fs::read_to_string(Path::new("/sys").join(path))?;
         self.sysfs.borrow_mut().insert(path.to_owned(), text.clone());
         Ok(text)
     }
@@ -77,6 +77,12 @@ impl Inputs {
         self.files.borrow_mut().insert(path.to_owned(), bytes.to_vec());
     }
 
+    /// Returns the contents of all files that were read, and of those that were added.
+    pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        self.files.borrow().clone()
+    }
+
+    /// Returns the contents of all files of sysfs that were read.
     pub fn sysfs(&self) -> BTreeMap<String, String> {
         self.sysfs.borrow().clone()
     }
