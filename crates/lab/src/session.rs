@@ -21,6 +21,7 @@ use crate::input::Workload;
 use crate::prepare::Prepared;
 use crate::run::Run;
 use crate::sim::{NumaBalancing, SimError, SimSpec, simulate};
+use crate::story;
 
 /// A request for runs.
 pub struct Session {
@@ -82,6 +83,9 @@ pub enum SessionError {
     #[error("seeds {first} to {first} + {more} do not fit 64 bits")]
     Seeds { first: u64, more: u32 },
 }
+
+/// Random variation of a run whose request chooses none.
+pub const PERTURB: Perturb = Perturb { start_offset_max: 1_000_000, compute_noise_permille: 10 };
 
 /// Maximum length of one run, in virtual or real time: one day, in ns. Simulating a day of a busy
 /// machine takes hours, and practical runs last minutes.
@@ -273,6 +277,9 @@ impl Session {
         let (mut run, mut tracer) = simulate(&spec, tracer, &watch)?;
         run.wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         tracer.finish().map_err(failed)?;
+        if run.was_ejected() && !run.stop.was_interrupted() {
+            story::observe(&spec, &mut run, &|_| interrupt())?;
+        }
         Ok(run)
     }
 }

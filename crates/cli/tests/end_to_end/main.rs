@@ -8,6 +8,7 @@ mod check;
 mod docs;
 mod machines;
 mod outputs;
+mod report;
 mod reproduce;
 mod schema;
 mod trace;

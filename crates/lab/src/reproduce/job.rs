@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::{Plan, Setup};
 use crate::run::{Run, StopKind};
-use crate::session::{Interrupt, Progress, STACK_BYTES, SessionError};
+use crate::session::{Interrupt, PERTURB, Progress, STACK_BYTES, SessionError};
 use crate::sim::{MAX_MEMORY, SimSpec, simulate};
 
 /// Maximum virtual time of a run without a duration, in ns. A run that is cut there does not count.
@@ -212,7 +212,7 @@ impl<'a> Jobs<'a> {
             seed,
             duration: setup.duration,
             cap: Some(CAP_NS),
-            perturb: Setup::PERTURB,
+            perturb: PERTURB,
             engine: Engine::Jit,
             max_memory: MAX_MEMORY,
             numa_balancing: setup.numa_balancing,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use scxlab_machine::Machine;
 use scxlab_machine::hash::hash_bytes;
 use scxlab_workload::program::TimeSpan;
-use scxlab_workload::{Perturb, Program, WorkloadArg, parse_workload_arg};
+use scxlab_workload::{Program, WorkloadArg, parse_workload_arg};
 
 use super::ReproduceError;
 use super::experiment::{
@@ -22,6 +22,7 @@ use super::template::{Vars, fill};
 use crate::input::{NoFiles, SchedulerInput};
 use crate::prepare::Prepared;
 use crate::scheduler::DEFAULT_CLASS;
+use crate::session::PERTURB;
 use crate::sim::NumaBalancing;
 
 /// Column of the default class, which `Wanted::machine` adds.
@@ -304,10 +305,6 @@ impl Planner<'_> {
 }
 
 impl Setup {
-    /// Random changes of each run, as `scxlab run` has by default.
-    pub const PERTURB: Perturb =
-        Perturb { start_offset_max: 1_000_000, compute_noise_permille: 10 };
-
     fn make_key(&self) -> String {
         let scheduler = self.scheduler.object.as_ref().map(|object| {
             let recipe = object.recipe.as_ref().map(|r| (r.hash, &r.applied.params));
@@ -321,8 +318,8 @@ impl Setup {
             "duration_ns": self.duration,
             "numa_balancing": self.numa_balancing.name(),
             "attach_after_ns": self.attach_after,
-            "start_offset_max_ns": Setup::PERTURB.start_offset_max,
-            "compute_noise_permille": Setup::PERTURB.compute_noise_permille,
+            "start_offset_max_ns": PERTURB.start_offset_max,
+            "compute_noise_permille": PERTURB.compute_noise_permille,
         });
         rest.to_string()
     }
