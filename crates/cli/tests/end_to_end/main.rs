@@ -11,6 +11,7 @@ mod outputs;
 mod report;
 mod reproduce;
 mod schema;
+mod shrink;
 mod trace;
 
 use std::fs;
