@@ -9,6 +9,7 @@ use scxlab_lab::advise::candidate::{Candidates, Origin, Sources};
 use scxlab_lab::advise::goal::Goals;
 use scxlab_lab::advise::report::{self, Asked};
 use scxlab_lab::advise::{Observer, Request, Rounds, State, advise as seek};
+use scxlab_lab::report::document::Screen;
 use scxlab_lab::reproduce::experiment::Experiment;
 use scxlab_lab::reproduce::job::{Jobs, NoStore};
 use scxlab_lab::reproduce::plan::{Plan, Wanted};
@@ -87,7 +88,8 @@ fn seek_advice(wish: &Wish, watch: &Watch<'_>) -> Result<(String, String), Failu
     let (workload, machine) = (one_line(wish.workload.clone()), one_line(wish.machine.clone()));
     let asked =
         Asked { workload: &workload, machine: &machine, unit: &program.unit, seed: wish.seed };
-    Ok((report::text(&advice, &asked, None), report::json(&advice, &asked, None)))
+    let text = report::document(&advice, &asked, None).text(Screen::default());
+    Ok((text, report::json(&advice, &asked, None)))
 }
 
 /// The budget, and whether the caller has been interrupted.
@@ -140,7 +142,8 @@ pub fn reproduce(
         }
         Ok(reports)
     })?;
-    Ok((predictions::text(&reports), predictions::json(&reports)))
+    let text = predictions::document(&reports).text(Screen::default());
+    Ok((text, predictions::json(&reports)))
 }
 
 fn plans(thread: Option<&str>, tables: Vec<String>) -> Result<Vec<Plan>, Failure> {

@@ -54,6 +54,7 @@ enum wrong {
 	WRONG_TIMER_CONTEXT,
 	WRONG_SELECTION,
 	WRONG_INIT,
+	WRONG_LOOP,
 };
 
 /* An id that no DSQ has, and a number that no CPU has. */
@@ -116,6 +117,19 @@ static int kick_in_loop(u64 i, void *ctx)
 	return 0;
 }
 
+static int nothing(u64 i, void *ctx)
+{
+	return 0;
+}
+
+static void linger(void)
+{
+	int i;
+
+	bpf_for(i, 0, 64)
+		bpf_loop(1 << 23, nothing, NULL, 0); /* wrong 13 */
+}
+
 /* Commits the fault `wrong` in ops.enqueue. Returns true if the task must not be inserted then. */
 static bool do_wrong(struct task_struct *p, u64 enq_flags)
 {
@@ -139,6 +153,8 @@ static bool do_wrong(struct task_struct *p, u64 enq_flags)
 		bpf_loop(2, kick_in_loop, NULL, 0); /* calls 5 */
 	if (is_wrong(WRONG_DUMP))
 		scx_bpf_dump("nobody asked"); /* wrong 6 */
+	if (is_wrong(WRONG_LOOP))
+		linger();
 	return false;
 }
 
@@ -232,19 +248,6 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(lapse_init) /* wrong 12 */
 	leaves = bpf_get_prandom_u32() % 1000 < eject_permille;
 	ret = scx_bpf_create_dsq(SHARED, -1);
 	return ret ?: scx_bpf_create_dsq(STARVED, -1);
-}
-
-static int nothing(u64 i, void *ctx)
-{
-	return 0;
-}
-
-static void linger(void)
-{
-	int i;
-
-	bpf_for(i, 0, 64)
-		bpf_loop(1 << 23, nothing, NULL, 0);
 }
 
 void BPF_STRUCT_OPS(lapse_dump, struct scx_dump_ctx *dctx)

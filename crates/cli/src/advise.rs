@@ -10,7 +10,7 @@ use anyhow::Result;
 use scxlab_bpf::vm::Engine;
 use scxlab_lab::advise::candidate::{Candidates, Origin, Sources};
 use scxlab_lab::advise::goal::Goals;
-use scxlab_lab::advise::report::{Asked, json, text};
+use scxlab_lab::advise::report::{Asked, document, json};
 use scxlab_lab::advise::verify::{self, Verified};
 use scxlab_lab::advise::world::World;
 use scxlab_lab::advise::{Advice, Observer, Request, State, advise as seek};
@@ -24,7 +24,7 @@ use crate::args::{AdviseArgs, Format, On};
 use crate::live::{self, LiveRequest};
 use crate::output;
 use crate::progress::{Shown, with_bar};
-use crate::run::refuse_guests;
+use crate::run::refuse_simulated;
 
 pub fn advise(args: &AdviseArgs) -> Result<()> {
     let goals = Goals::parse(&args.goal)?;
@@ -66,10 +66,10 @@ pub fn advise(args: &AdviseArgs) -> Result<()> {
         (Some(on), None) => Some(verify(args, on, &request, &workload, &advice, &inputs)?),
         _ => None,
     };
-    output::print(&match args.format {
-        Format::Table => text(&advice, &asked, verified.as_ref()),
-        Format::Json => json(&advice, &asked, verified.as_ref()),
-    })?;
+    match args.format {
+        Format::Table => output::print_report(&document(&advice, &asked, verified.as_ref()))?,
+        Format::Json => output::print(&json(&advice, &asked, verified.as_ref()))?,
+    }
     match watch.interrupt() {
         Some(why) => Err(SessionError::Interrupted { why }.into()),
         None => Ok(()),
@@ -82,7 +82,7 @@ fn check(args: &AdviseArgs, workload: &Workload) -> Result<()> {
         live::check_host(&args.machine)?;
     }
     if let Some(on) = args.verify {
-        refuse_guests(workload, &[on])?;
+        refuse_simulated(workload, &[on])?;
     }
     let given = args.duration.map(|duration| ("the duration", duration.0));
     let own = workload.duration().map(|ns| ("the workload's duration", ns));

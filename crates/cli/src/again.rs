@@ -187,14 +187,15 @@ impl StoredRequest {
     }
 }
 
-/// Removes the metric from a new run that earlier versions of scxlab did not have, if the stored
-/// run lacks it.
+/// Removes from a new run what earlier versions of scxlab did not have, if the stored run lacks it:
+/// a metric, and the story of an ejection.
 fn leave_out_later(now: &mut Value, before: &Value) {
-    let name = WEIGHT_ERROR.name;
-    if before["metrics"].get(name).is_none()
-        && let Some(metrics) = now.get_mut("metrics").and_then(Value::as_object_mut)
-    {
-        metrics.shift_remove(name);
+    for (part, name) in [("metrics", WEIGHT_ERROR.name), ("exit", "story")] {
+        if before[part].get(name).is_none()
+            && let Some(all) = now.get_mut(part).and_then(Value::as_object_mut)
+        {
+            all.shift_remove(name);
+        }
     }
 }
 

@@ -10,14 +10,13 @@ use scxlab_lab::input::{self, SchedulerInput, Workload};
 use scxlab_lab::prepare::Prepared;
 use scxlab_lab::results::{Manifest, Request, Results};
 use scxlab_lab::run::Run;
-use scxlab_lab::session::{CAP, Progress, Session};
+use scxlab_lab::session::{CAP, PERTURB, Progress, Session};
 use scxlab_results::check::{self, Cell, Outcome, Report};
 use scxlab_results::folder::Folder;
 use scxlab_results::gate::Gate;
 use scxlab_results::inputs::Inputs;
 use scxlab_results::{ci, matrix};
 use scxlab_trace::Tracer;
-use scxlab_workload::Perturb;
 
 use crate::args::{CheckArgs, CheckFormat, RunCount};
 use crate::exit::CliError;
@@ -148,7 +147,9 @@ fn cells(args: &CheckArgs) -> Result<Vec<CellRuns>> {
         }
         (true, false) => {
             for machine in &args.machine {
-                matrix::ENTRIES.iter().for_each(|e| add(e.workload, machine));
+                let cpus = input::machine(machine, &inputs)?.topology.nr_cpus();
+                let fitting = matrix::ENTRIES.iter().filter(|entry| entry.cpus_min <= cpus);
+                fitting.for_each(|entry| add(entry.workload, machine));
             }
         }
         (false, false) => {
@@ -180,7 +181,7 @@ fn cell(
         seed: args.seed,
         duration: args.duration.map(|d| d.0),
         cap: Some(CAP),
-        perturb: Perturb { start_offset_max: 1_000_000, compute_noise_permille: 10 },
+        perturb: PERTURB,
         engine: Engine::Jit,
         max_memory: args.memory_limit,
         numa_balancing: None,

@@ -71,6 +71,12 @@ pub enum CliError {
         guest: String,
         on: &'static str,
     },
+    /// A workload that takes CPUs off line, for a real kernel.
+    Hotplug {
+        at: SourcePlace,
+        thread: String,
+        on: &'static str,
+    },
     /// A command where a program is needed.
     CommandIsNoProgram {
         command: String,
@@ -140,8 +146,15 @@ pub enum CliError {
         path: PathBuf,
         why: String,
     },
-    /// A page of runs of which none counts.
-    NothingCounts,
+    /// A page on which some runs do not count.
+    NotAllCount {
+        runs: usize,
+        of: usize,
+    },
+    /// A page whose results do not belong together, or have no runs.
+    Incomparable {
+        why: String,
+    },
     /// `scxlab check` with another number of schedulers than two.
     TwoSchedulers {
         given: usize,
@@ -213,6 +226,10 @@ impl std::fmt::Display for CliError {
                 f,
                 "{at}: guest \"{guest}\" cannot run on {on}: it would need KVM there; guests are simulated only (--on sim)"
             ),
+            CliError::Hotplug { at, thread, on } => write!(
+                f,
+                "{at}: thread \"{thread}\" takes CPUs off line, which scxlab does not do on {on}: this workload is simulated only (--on sim)"
+            ),
             CliError::CommandIsNoProgram { command } => write!(
                 f,
                 "\"{command}\" is a command: only running it shows what it does (scxlab record)"
@@ -258,9 +275,11 @@ impl std::fmt::Display for CliError {
                 )
             }
             CliError::NoResults { path, why } => write!(f, "{}: {why}", path.display()),
-            CliError::NothingCounts => {
-                write!(f, "no run counts: each was ejected or ended early, as the page tells")
-            }
+            CliError::NotAllCount { runs, of } => write!(
+                f,
+                "{runs} of {of} runs do not count, because they were ejected or ended early, as the page tells"
+            ),
+            CliError::Incomparable { why } => write!(f, "{why}"),
             CliError::TwoSchedulers { given } => {
                 write!(
                     f,
@@ -351,18 +370,20 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     if let Some(e) = cause.downcast_ref::<CliError>() {
         return Some(match e {
             CliError::Source { .. }
+            | CliError::Incomparable { .. }
             | CliError::NoResults { .. }
             | CliError::NothingKept { .. }
             | CliError::CommandIsNoProgram { .. } => Code::Input,
             CliError::NoCompiler { .. }
             | CliError::NoPython { .. }
             | CliError::Guests { .. }
+            | CliError::Hotplug { .. }
             | CliError::NoSystemd
             | CliError::Service { .. } => Code::Target,
             CliError::Write { .. } | CliError::Busy { .. } => Code::Output,
             CliError::WentBadly(_)
             | CliError::NotRun { .. }
-            | CliError::NothingCounts
+            | CliError::NotAllCount { .. }
             | CliError::Left { .. }
             | CliError::Differs { .. }
             | CliError::NotTheSame { .. }

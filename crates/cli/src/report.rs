@@ -8,12 +8,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use scxlab_lab::results::Results;
+use scxlab_lab::results::{Manifest, Results};
 use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_lab::session::Session;
 use scxlab_machine::Machine;
 use scxlab_page::data::{Page, Verdict};
 use scxlab_page::{Collected, Document, IntervalSink, Packed};
+use scxlab_results::folder::{Folder, MANIFEST};
 use scxlab_results::inputs;
 use scxlab_trace::import::import;
 use serde::Deserialize;
@@ -28,11 +29,23 @@ const RESULTS: &str = "results.json";
 
 pub fn report(args: &ReportArgs) -> Result<()> {
     let mut page = PageBuilder::default();
+    let mut unread = None;
     for path in &args.from {
-        page.add(path)?;
+        // A page of the others says which one is missing.
+        if let Err(error) = page.add(path) {
+            page.page.problems.push(format!("Not on this page: {error}"));
+            unread.get_or_insert(error);
+        }
     }
+    if let Some(error) = unread.take_if(|_| page.is_empty()) {
+        return Err(error);
+    }
+    page.find_problems();
     page.write(&args.output, &args.from)?;
-    page.failed()
+    match unread {
+        Some(error) => Err(error),
+        None => page.failed(),
+    }
 }
 
 /// A page whose parts are being read.
@@ -42,16 +55,25 @@ pub struct PageBuilder {
     documents: Vec<Document>,
     verdicts: Vec<Verdict>,
     blocks: Vec<(String, Vec<u8>)>,
+    /// Reason why the results do not belong together, or are none.
+    unfit: Option<CliError>,
 }
 
 impl PageBuilder {
     /// Adds a folder of -o, or a JSON file of run, advise or reproduce.
-    pub fn add(&mut self, path: &Path) -> Result<()> {
+    fn add(&mut self, path: &Path) -> Result<()> {
+        if path.join(MANIFEST).is_file() {
+            return self.add_folder(path);
+        }
         let folders = folders(path)?;
         for folder in &folders {
             let file = folder.join(RESULTS);
             let json = parse(&file)?;
             self.add_json(&file, &json, folder)?;
+            self.page.problems.push(format!(
+                "{}: an earlier scxlab wrote this folder; all of it was read from {RESULTS}",
+                folder.display()
+            ));
         }
         if folders.is_empty() {
             let json = parse(path)?;
@@ -62,6 +84,31 @@ impl PageBuilder {
             };
             for json in all {
                 self.add_json(path, json, folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a folder with a manifest, which tells what belongs to it.
+    fn add_folder(&mut self, path: &Path) -> Result<()> {
+        let stored = Folder::read(path)?;
+        let are_many = stored.manifests.len() > 1;
+        for manifest in &stored.manifests {
+            let machine = output::safe_name(&manifest.machine.machine);
+            let folder = if are_many { path.join(machine) } else { path.to_owned() };
+            let (document, is_whole) = match whole(&folder.join(RESULTS), manifest) {
+                Some(document) => (document, true),
+                None => {
+                    (Document { manifest: manifest.clone(), runs: stored.runs_of(manifest) }, false)
+                }
+            };
+            let packed = self.timelines(&document, &folder)?;
+            self.add_session(document, packed);
+            if let Some(session) = self.page.sessions.last_mut().filter(|_| !is_whole) {
+                session.remarks.push(format!(
+                    "Read from {MANIFEST} and the Parquet files, because there is no {RESULTS} \
+                     that belongs to them. They have no cgroups, no notes, and no stories of ejections."
+                ));
             }
         }
         Ok(())
@@ -181,14 +228,79 @@ impl PageBuilder {
         }
     }
 
-    /// Returns an error if no run counts: such a page has nothing to compare.
-    fn failed(&self) -> Result<()> {
-        let mut runs = self.documents.iter().flat_map(|document| &document.runs);
-        match self.documents.is_empty() || runs.any(|run| run.counts) {
-            true => Ok(()),
-            false => Err(CliError::NothingCounts.into()),
+    /// Tells whether nothing was read.
+    fn is_empty(&self) -> bool {
+        let Page { advice, published, .. } = &self.page;
+        self.documents.is_empty() && advice.is_none() && published.is_empty()
+    }
+
+    /// Looks for sessions without runs, and for sessions that a reader could take for comparable.
+    fn find_problems(&mut self) {
+        let empty = self.documents.iter().filter(|document| document.runs.is_empty());
+        let mut found: Vec<String> =
+            empty.map(|empty| format!("{} has no runs", case(empty))).collect();
+        for (at, later) in self.documents.iter().enumerate() {
+            let before = &self.documents[..at];
+            if let Some(what) = before.iter().find_map(|before| unlike(before, later)) {
+                found.push(format!("{}: {what}; they are not compared", case(later)));
+            }
+        }
+        let first = self.documents.first();
+        let is_alone = |document: &Document| document.manifest.schedulers.len() < 2;
+        let is_other =
+            |document: &Document| first.is_some_and(|first| case(first) != case(document));
+        if self.documents.iter().all(is_alone) && self.documents.iter().any(is_other) {
+            let cases: Vec<String> = self.documents.iter().map(case).collect();
+            found.push(format!(
+                "Nothing can be compared: each folder has one scheduler, and their workloads or \
+                 machines differ: {}",
+                cases.join(", ")
+            ));
+        }
+        if let Some(why) = found.first() {
+            self.unfit = Some(CliError::Incomparable { why: why.clone() });
+        }
+        self.page.problems.extend(found);
+    }
+
+    /// Returns an error if the page compares less than its reader may expect.
+    fn failed(&mut self) -> Result<()> {
+        if let Some(unfit) = self.unfit.take() {
+            return Err(unfit.into());
+        }
+        let runs = || self.documents.iter().flat_map(|document| &document.runs);
+        match runs().filter(|run| !run.counts).count() {
+            0 => Ok(()),
+            lost => Err(CliError::NotAllCount { runs: lost, of: runs().count() }.into()),
         }
     }
+}
+
+/// Names the workload and the machine of a session.
+fn case(document: &Document) -> String {
+    let Manifest { workload, machine, .. } = &document.manifest;
+    format!("{} on {}", workload.workload, machine.machine)
+}
+
+/// Tells how two sessions of the same names differ, if they do.
+fn unlike(a: &Document, b: &Document) -> Option<&'static str> {
+    let (a_is, b_is) = (&a.manifest, &b.manifest);
+    if case(a) != case(b) {
+        None
+    } else if a_is.workload.hash != b_is.workload.hash {
+        Some("there are two workloads of this name")
+    } else if a_is.machine.fingerprint != b_is.machine.fingerprint {
+        Some("there are two machines of this name")
+    } else {
+        None
+    }
+}
+
+/// Reads a results file, if it exists and belongs to a manifest.
+fn whole(file: &Path, manifest: &Manifest) -> Option<Document> {
+    let document = Document::deserialize(&parse(file).ok()?).ok()?;
+    let json = |manifest: &Manifest| serde_json::to_value(manifest).ok();
+    (json(&document.manifest) == json(manifest)).then_some(document)
 }
 
 /// Returns the folders with results at or below a path; none if the path is a file.

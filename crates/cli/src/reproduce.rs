@@ -9,7 +9,7 @@ use scxlab_lab::reproduce::experiment::Experiment;
 use scxlab_lab::reproduce::fit::{self, FitError};
 use scxlab_lab::reproduce::job::{Jobs, NoStore, RunStore};
 use scxlab_lab::reproduce::plan::{Plan, Wanted};
-use scxlab_lab::reproduce::report::{ThreadReport, json, markdown, report, text};
+use scxlab_lab::reproduce::report::{ThreadReport, document, json, markdown, report};
 use scxlab_lab::reproduce::{ReproduceError, ThreadFiles, experiments, threads};
 use scxlab_lab::session::Progress;
 use scxlab_results::inputs::Inputs;
@@ -56,11 +56,11 @@ pub fn reproduce(args: &ReproduceArgs) -> Result<()> {
         output::write_file(&folder.join("reproduce.json"), json(&reports).as_bytes())?;
         output::write_file(&folder.join("reproduce.md"), markdown(&reports).as_bytes())?;
     }
-    output::print(&match args.format {
-        ReproduceFormat::Table => text(&reports),
-        ReproduceFormat::Json => json(&reports),
-        ReproduceFormat::Markdown => markdown(&reports),
-    })
+    match args.format {
+        ReproduceFormat::Table => output::print_report(&document(&reports)),
+        ReproduceFormat::Json => output::print(&json(&reports)),
+        ReproduceFormat::Markdown => output::print(&markdown(&reports)),
+    }
 }
 
 /// Fits the parameters of all wanted threads, and prints the errors.

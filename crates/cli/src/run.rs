@@ -60,7 +60,7 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
         if targets.contains(&On::Sim) {
             part.session.program()?;
         }
-        refuse_guests(&part.session.workload, &targets)?;
+        refuse_simulated(&part.session.workload, &targets)?;
     }
     let _folder = args.output.as_deref().map(output::lock_folder).transpose()?;
     let mut all: Vec<Results> = Vec::new();
@@ -97,12 +97,17 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
     Ok(all)
 }
 
-/// Refuses a workload with guests on a real kernel.
-pub fn refuse_guests(workload: &Workload, targets: &[On]) -> Result<(), CliError> {
+/// Refuses on a real kernel a workload that only the simulation can run: one with guests, or one
+/// that takes CPUs off line.
+pub fn refuse_simulated(workload: &Workload, targets: &[On]) -> Result<(), CliError> {
     let Workload::Program(program) = workload else { return Ok(()) };
     let Some(on) = targets.iter().find(|on| **on != On::Sim) else { return Ok(()) };
-    match program.first_guest() {
-        Some((at, guest)) => Err(CliError::Guests { at, guest: guest.name.clone(), on: on.name() }),
+    let on = on.name();
+    if let Some((at, guest)) = program.first_guest() {
+        return Err(CliError::Guests { at, guest: guest.name.clone(), on });
+    }
+    match program.first_hotplug() {
+        Some((at, thread)) => Err(CliError::Hotplug { at, thread: thread.to_owned(), on }),
         None => Ok(()),
     }
 }

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use scxlab_lab::input::{self, SchedulerInput, Workload};
-use scxlab_lab::session::CAP;
+use scxlab_lab::session::{CAP, PERTURB};
 use scxlab_lab::shrink::{Request, shrink as shrink_run};
-use scxlab_workload::Perturb;
 use scxlab_workload::program::to_toml;
 
 use crate::args::ShrinkArgs;
@@ -42,7 +41,7 @@ pub fn shrink(args: &ShrinkArgs) -> Result<()> {
         duration: args.duration.map(|d| d.0),
         cap: CAP,
         // As `run` without options, which makes the smaller run again.
-        perturb: Perturb { start_offset_max: 1_000_000, compute_noise_permille: 10 },
+        perturb: PERTURB,
         max_memory: args.memory_limit,
         must_stop: &must_stop,
     })?;
@@ -60,12 +59,13 @@ pub fn shrink(args: &ShrinkArgs) -> Result<()> {
         format!("# {}: {message}\n# {command}\n{}", small.exit.kind, to_toml(&small.program));
     output::write_file(file, text.as_bytes())?;
     output::print(&format!(
-        "{}: {message}\nthreads: {before} -> {after}\nmachine: {} -> {}, {} CPUs\nruns: {}{}\n\
+        "{}: {message}\nthreads: {before} -> {after}\nmachine: {} -> {}, {} {}\nruns: {}{}\n\
          {} has the workload; this makes the run again:\n{command}\n",
         small.exit.kind,
         args.machine,
         small.machine,
         small.nr_cpus,
+        if small.nr_cpus == 1 { "CPU" } else { "CPUs" },
         small.tried,
         if small.is_cut { ", then the time was up; more may be possible (--budget)" } else { "" },
         file.display(),

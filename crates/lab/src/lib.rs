@@ -29,3 +29,4 @@ pub mod shares;
 pub mod shrink;
 pub mod sim;
 pub mod stats;
+pub mod story;

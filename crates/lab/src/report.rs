@@ -10,7 +10,7 @@ pub mod csv;
 pub mod document;
 pub mod format;
 mod machines;
-mod outcome;
+pub mod outcome;
 pub mod selection;
 #[cfg(test)]
 mod tests;
@@ -23,7 +23,7 @@ use crate::compare::{Column, change_of, column, is_per_cpu, known, values};
 use crate::metric::{
     self, Better, CPU_BUSY, CPU_IDLE, CPU_OVERHEAD, Metric, OP_MEAN, Row, Show, Unit,
 };
-use crate::results::Results;
+use crate::results::{Manifest, Results};
 use crate::run::{CgroupResult, Run};
 use crate::session::Session;
 use crate::stats::{Change, Summary, Verdict};
@@ -64,14 +64,14 @@ pub fn report(session: &Session, results: &Results, selection: &Selection) -> Do
     let shorts: Vec<&str> = shorts.iter().map(String::as_str).collect();
     let targets: Vec<&str> = results.manifest.targets.iter().map(String::as_str).collect();
     if targets.len() < 2 {
-        report.append(tables(&shorts, &groups, selection));
+        report.append(tables(&shorts, &groups, selection, &results.manifest));
         return report;
     }
     // One table per scheduler, with a column for each target.
     for (at, short) in shorts.iter().enumerate() {
         let of_it: Vec<&[Run]> = groups.iter().skip(at).step_by(shorts.len()).copied().collect();
         report.push_text(format!("{}{short}\n", if at > 0 { "\n" } else { "" }));
-        report.append(tables(&targets, &of_it, selection));
+        report.append(tables(&targets, &of_it, selection, &results.manifest));
         let scheduler = session.schedulers[at].label();
         let held = results.agreements.iter().filter(|a| a.scheduler == *scheduler);
         report.append(agreement_table(targets[0], &held.collect::<Vec<_>>()));
@@ -120,13 +120,18 @@ fn agreement_table(first: &str, held: &[&Agreement]) -> Document {
     document
 }
 
-fn tables(names: &[&str], groups: &[&[Run]], selection: &Selection) -> Document {
+fn tables(
+    names: &[&str],
+    groups: &[&[Run]],
+    selection: &Selection,
+    manifest: &Manifest,
+) -> Document {
     let mut document = Document::default();
     let rows = rows(groups, selection);
     document.push(metrics_table(names, groups, &rows));
     document.append(cgroups_tables(names, groups));
     document.push_text(legend(groups, &rows));
-    document.push_text(outcome::remarks(names, groups));
+    document.push_text(outcome::remarks(names, groups, manifest));
     document
 }
 
@@ -247,7 +252,7 @@ impl MetricRow {
             if at > 0 {
                 let change = change_of(groups[0], groups[at], &columns[0], column);
                 let lacks = |at: usize| known(&columns[at]).is_empty() && counts(groups[at]);
-                let cell = || Cell::new(change_text(&change), self.mark_of(&change));
+                let cell = || Cell::new(change_text(&change), change_mark(&change, self.better));
                 cells.push(if lacks(0) || lacks(at) { Cell::default() } else { cell() });
             }
         }
@@ -280,17 +285,6 @@ impl MetricRow {
         let is_tied = |at: &usize| *at == first || change(*at).verdict != Verdict::Different;
         let best: Vec<usize> = sound.iter().copied().filter(is_tied).collect();
         if best.len() < sound.len() { best } else { Vec::new() }
-    }
-
-    fn mark_of(&self, change: &Change) -> Mark {
-        match (change.verdict, change.relative.unwrap_or_default() > 0.0, self.better) {
-            (Verdict::Noise | Verdict::Equal, ..) => Mark::Noise,
-            (Verdict::NoRuns, ..) => Mark::Failure,
-            (Verdict::Different, true, Better::More) => Mark::Better,
-            (Verdict::Different, false, Better::Less) => Mark::Better,
-            (Verdict::Different, _, Better::More | Better::Less) => Mark::Worse,
-            _ => Mark::Plain,
-        }
     }
 
     /// Returns the row's label with the unit and the better direction.
@@ -353,6 +347,18 @@ fn line(row: &MetricRow, groups: &[&[Run]]) -> Vec<Cell> {
 /// Tells whether at least one of the runs counts (`Run::counts`).
 fn counts(runs: &[Run]) -> bool {
     runs.iter().any(|run| run.counts)
+}
+
+/// Returns the mark of a change of a quantity.
+pub fn change_mark(change: &Change, better: Better) -> Mark {
+    match (change.verdict, change.relative.unwrap_or_default() > 0.0, better) {
+        (Verdict::Noise | Verdict::Equal, ..) => Mark::Noise,
+        (Verdict::NoRuns, ..) => Mark::Failure,
+        (Verdict::Different, true, Better::More) => Mark::Better,
+        (Verdict::Different, false, Better::Less) => Mark::Better,
+        (Verdict::Different, _, Better::More | Better::Less) => Mark::Worse,
+        _ => Mark::Plain,
+    }
 }
 
 /// Formats a change as `+3.1 % ±0.4`, with `~` in front if it cannot be told from noise.

@@ -7,6 +7,7 @@
 
 use indexmap::IndexMap;
 use scxlab_machine::hash::HashWriter;
+use scxlab_workload::program::TimeSpan;
 use serde::{Deserialize, Serialize};
 
 use crate::agreement::{Agreement, agreement};
@@ -14,7 +15,7 @@ use crate::compare::{Comparison, compare};
 use crate::input::Workload;
 use crate::prepare::Prepared;
 use crate::run::Run;
-use crate::session::Session;
+use crate::session::{PERTURB, Session};
 
 /// All results of a session.
 #[derive(Clone, Debug, Serialize)]
@@ -141,6 +142,36 @@ impl Results {
 }
 
 impl Manifest {
+    /// Returns the command that makes one of the runs again.
+    pub fn command(&self, run: &Run) -> String {
+        let mut command = format!("scxlab run -s {}", quoted(&run.scheduler));
+        let mut add = |flag: &str, value: &str| {
+            command.push_str(&format!(" {flag} {}", quoted(value)));
+        };
+        add("-w", &self.workload.workload);
+        add("-m", &self.machine.machine);
+        if run.target != "sim" {
+            add("--on", &run.target);
+        }
+        add("--seed", &run.seed.to_string());
+        if let Some(ns) = self.duration_ns {
+            add("--duration", &TimeSpan(ns).to_string());
+        }
+        if self.start_offset_max_ns != PERTURB.start_offset_max {
+            add("--start-offset", &TimeSpan(self.start_offset_max_ns).to_string());
+        }
+        if self.compute_noise_permille != PERTURB.compute_noise_permille {
+            add("--compute-noise", &self.compute_noise_permille.to_string());
+        }
+        if let Some(mode) = &self.numa_balancing {
+            add("--numa-balancing", mode);
+        }
+        if let Some(ns) = self.attach_after_ns {
+            add("--attach-after", &TimeSpan(ns).to_string());
+        }
+        command
+    }
+
     /// Resolves a request.
     pub fn of(session: &Session, request: Request) -> Manifest {
         let machine = &session.machine;
@@ -193,6 +224,15 @@ fn scheduler(prepared: &Prepared) -> SchedulerEntry {
         knobs: o.knobs.clone(),
     });
     SchedulerEntry { scheduler: prepared.label().to_owned(), object }
+}
+
+/// Returns a word of a command as a shell reads it.
+pub fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ",=./_-+:".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 fn hex(hash: u64) -> String {

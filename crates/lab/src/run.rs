@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fairness::weight_error;
 use crate::metric::WEIGHT_ERROR;
+use crate::story::Story;
 
 /// The result of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -153,6 +154,9 @@ pub struct Exit {
     /// report this.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub origin: Vec<String>,
+    /// What happened before the exit; None on a real kernel, which does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub story: Option<Story>,
     /// The kernel's debug dump, for errors.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub dump: String,
@@ -161,6 +165,9 @@ pub struct Exit {
 impl Exit {
     /// Exit kind of a scheduler that stayed until the end of the run.
     pub const NONE: &'static str = "none";
+    /// Exit kind after a hotplug that the scheduler does not handle. The kernel asks the frontend
+    /// to load it again.
+    pub const RESTART: &'static str = "unreg_kern";
 
     pub fn none() -> Self {
         Exit {
@@ -169,6 +176,7 @@ impl Exit {
             message: String::new(),
             at_ns: None,
             origin: Vec::new(),
+            story: None,
             dump: String::new(),
         }
     }

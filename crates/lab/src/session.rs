@@ -21,6 +21,7 @@ use crate::input::Workload;
 use crate::prepare::Prepared;
 use crate::run::Run;
 use crate::sim::{NumaBalancing, SimError, SimSpec, simulate};
+use crate::story;
 
 /// A request for runs.
 pub struct Session {
@@ -280,6 +281,9 @@ impl Session {
         let (mut run, mut tracer) = simulate(&spec, tracer, &watch)?;
         run.wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         tracer.finish().map_err(failed)?;
+        if run.was_ejected() && !run.stop.was_interrupted() {
+            story::observe(&spec, &mut run, &|_| interrupt())?;
+        }
         Ok(run)
     }
 }

@@ -90,7 +90,7 @@ pub fn shrink(request: &Request<'_>) -> Result<Shrunk, ShrinkError> {
     }
     let mut search = Search {
         request,
-        signature: signature(&run.exit),
+        signature: Signature::of(&run.exit),
         best: request.program.clone(),
         exit: run.exit,
         case: whole,
@@ -98,11 +98,10 @@ pub fn shrink(request: &Request<'_>) -> Result<Shrunk, ShrinkError> {
     };
     // A smaller workload may fit a smaller machine.
     loop {
-        let before = (search.case.name.clone(), text_of(&search.best).to_string().len());
-        search.machine();
-        search.workload();
-        let after = (search.case.name.clone(), text_of(&search.best).to_string().len());
-        if before == after || (request.must_stop)() {
+        let before = search.size();
+        search.shrink_machine();
+        search.shrink_workload();
+        if search.size() == before || (request.must_stop)() {
             break;
         }
     }
@@ -130,7 +129,7 @@ struct Case {
 
 struct Search<'a> {
     request: &'a Request<'a>,
-    signature: String,
+    signature: Signature,
     best: Program,
     exit: Exit,
     case: Case,
@@ -138,8 +137,13 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Tries a run, and keeps it if the scheduler is ejected the same way.
-    fn keeps(&mut self, case: &Case, program: Program) -> bool {
+    /// Returns the machine, and the length of the workload's text.
+    fn size(&self) -> (String, usize) {
+        (self.case.name.clone(), text_of(&self.best).to_string().len())
+    }
+
+    /// Tries a run, and keeps it if the scheduler is ejected the same way. Tells whether it did.
+    fn try_run(&mut self, case: &Case, program: Program) -> bool {
         if (self.request.must_stop)() || compile::check(&program).is_err() {
             return false;
         }
@@ -148,7 +152,7 @@ impl Search<'_> {
         let length = self.exit.at_ns.map_or(case.length, |at| case.length.min(2 * at + 1_000_000));
         let case = Case { length, ..case.clone() };
         match simulate_case(self.request, &case, &program) {
-            Ok(run) if run.was_ejected() && signature(&run.exit) == self.signature => {
+            Ok(run) if run.was_ejected() && Signature::of(&run.exit) == self.signature => {
                 (self.best, self.exit, self.case) = (program, run.exit, case);
                 true
             }
@@ -157,7 +161,7 @@ impl Search<'_> {
     }
 
     /// Takes the smallest machine that will do.
-    fn machine(&mut self) {
+    fn shrink_machine(&mut self) {
         let cpus = self.case.machine.topology.nr_cpus();
         for name in MACHINES {
             let Ok(machine) = Machine::from_spec(name) else { continue };
@@ -173,14 +177,14 @@ impl Search<'_> {
                 prepared: Arc::new(prepared),
                 length: self.case.length,
             };
-            if self.keeps(&case, self.best.clone()) {
+            if self.try_run(&case, self.best.clone()) {
                 return;
             }
         }
     }
 
     /// Removes pieces of the workload until none can go.
-    fn workload(&mut self) {
+    fn shrink_workload(&mut self) {
         let mut text = text_of(&self.best);
         loop {
             let before = text.to_string().len();
@@ -196,46 +200,63 @@ impl Search<'_> {
     /// Reduces what a pointer into the workload's text points to, if it still exists.
     fn reduce(&mut self, text: &mut Value, pointer: &str) {
         match text.pointer(pointer) {
-            Some(Value::Array(items)) => {
-                let mut size = items.len();
-                while size > 0 {
-                    let mut at = 0;
-                    while at < length(text, pointer) {
-                        if !self.changed(text, pointer, |value| remove(value, at, size)) {
-                            at += size;
-                        }
-                    }
-                    size /= 2;
-                }
-                for at in (0..length(text, pointer)).rev() {
-                    self.changed(text, pointer, |value| unwrap_loop(value, at));
-                }
-            }
+            Some(Value::Array(_)) => self.reduce_array(text, pointer),
             Some(Value::Object(fields)) => {
                 let names: Vec<String> = fields.keys().cloned().collect();
                 for name in names {
-                    self.changed(text, pointer, |value| {
+                    self.try_change(text, pointer, |value| {
                         value.as_object_mut().is_some_and(|all| all.shift_remove(&name).is_some())
                     });
                 }
             }
             Some(Value::Number(number)) => {
-                let Some(number) = number.as_u64().filter(|number| *number > 1) else { return };
-                let one = self.changed(text, pointer, |value| set(value, 1));
-                let mut number = number;
-                while !one && number > 2 {
-                    number = number.div_ceil(2);
-                    if !self.changed(text, pointer, |value| set(value, number)) {
-                        break;
-                    }
+                if let Some(number) = number.as_u64() {
+                    self.reduce_number(text, pointer, number);
                 }
             }
             _ => {}
         }
     }
 
+    /// Removes runs of items, long ones first, and puts the ops of loops in their places.
+    fn reduce_array(&mut self, text: &mut Value, pointer: &str) {
+        let mut size = length(text, pointer);
+        while size > 0 {
+            let mut at = 0;
+            while at < length(text, pointer) {
+                if !self.try_change(text, pointer, |value| remove(value, at, size)) {
+                    at += size;
+                }
+            }
+            size /= 2;
+        }
+        for at in (0..length(text, pointer)).rev() {
+            self.try_change(text, pointer, |value| unwrap_loop(value, at));
+        }
+    }
+
+    /// Replaces a number by 1, or else takes parts of it away: halves, then quarters and so on, as
+    /// long as a part of at least 1 is left to try.
+    fn reduce_number(&mut self, text: &mut Value, pointer: &str, mut number: u64) {
+        if number < 2 || self.try_change(text, pointer, |value| set(value, 1)) {
+            return;
+        }
+        let mut divisor = 2;
+        while number > 2 {
+            let part = (number / divisor).max(1);
+            if self.try_change(text, pointer, |value| set(value, number - part)) {
+                number -= part;
+            } else if part == 1 {
+                return;
+            } else {
+                divisor *= 2;
+            }
+        }
+    }
+
     /// Makes a change to the text, and takes it back if the run is no longer ejected the same way.
-    fn changed(
+    /// Tells whether the change stays.
+    fn try_change(
         &mut self,
         text: &mut Value,
         pointer: &str,
@@ -248,11 +269,11 @@ impl Search<'_> {
         }
         let Ok(program) = serde_json::from_value::<Program>(other.clone()) else { return false };
         let case = self.case.clone();
-        let keeps = self.keeps(&case, program);
-        if keeps {
+        let stays = self.try_run(&case, program);
+        if stays {
             *text = other;
         }
-        keeps
+        stays
     }
 }
 
@@ -267,12 +288,57 @@ fn simulate_case(request: &Request<'_>, case: &Case, program: &Program) -> Resul
     simulate(&spec, Tracer::default(), &watch).map(|(run, _)| run)
 }
 
-/// Returns what makes two exits the same: the kind, and the message without words that have a
-/// digit, because names of tasks, ids, addresses and times differ.
-fn signature(exit: &Exit) -> String {
-    let has_digit = |word: &&str| word.contains(|c: char| c.is_ascii_digit());
-    let words = exit.message.split_whitespace().filter(|word| !has_digit(word));
-    format!("{} {}", exit.kind, words.collect::<Vec<_>>().join(" "))
+/// What must be equal in two exits for them to be the same.
+#[derive(PartialEq, Eq)]
+struct Signature {
+    kind: String,
+    code: i64,
+    /// The message without words that have a digit, because names of tasks, ids, addresses and
+    /// times differ.
+    message: String,
+    stall: Option<Stall>,
+}
+
+/// What distinguishes stalls, whose messages are alike.
+#[derive(PartialEq, Eq)]
+struct Stall {
+    place: Place,
+    /// Whether a CPU that the task may use was idle. If so, a kick is missing; if not, the task's
+    /// turn does not come.
+    beside_idle_cpu: bool,
+}
+
+/// Where a stalled task waits.
+#[derive(PartialEq, Eq)]
+enum Place {
+    /// In no DSQ: the scheduler holds it.
+    Held,
+    /// In a DSQ that the scheduler created.
+    Own,
+    /// In a local or global DSQ.
+    Builtin,
+}
+
+impl Signature {
+    fn of(exit: &Exit) -> Signature {
+        let has_digit = |word: &&str| word.contains(|c: char| c.is_ascii_digit());
+        let words = exit.message.split_whitespace().filter(|word| !has_digit(word));
+        let task =
+            exit.story.as_ref().filter(|story| story.is_stall()).and_then(|s| s.task.as_ref());
+        Signature {
+            kind: exit.kind.clone(),
+            code: exit.code,
+            message: words.collect::<Vec<_>>().join(" "),
+            stall: task.map(|task| Stall {
+                place: match task.own_dsq() {
+                    Some(_) => Place::Own,
+                    None if task.dsq.is_some() => Place::Builtin,
+                    None => Place::Held,
+                },
+                beside_idle_cpu: !task.idle_cpus.is_empty(),
+            }),
+        }
+    }
 }
 
 fn text_of(program: &Program) -> Value {

@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use scxlab_lab::report::document::{Block, Cell, Document, Mark, Screen};
 use scxlab_lab::reproduce::experiment::{Experiment, Kind};
 use scxlab_lab::reproduce::figure::{Effects, Outcome, Prediction};
 use scxlab_lab::reproduce::fit::{fit, text as text_of_fit};
 use scxlab_lab::reproduce::job::{Jobs, KeptRun, RunKey, RunStore, Runs};
 use scxlab_lab::reproduce::plan::{Content, Plan, Setup, Wanted};
 use scxlab_lab::reproduce::report::{
-    CellReport, ThreadReport, Verdict, json, markdown, report, text,
+    CellReport, ThreadReport, Verdict, document, json, markdown, report,
 };
 use scxlab_lab::reproduce::score::{Scored, score, spearman};
 use scxlab_lab::reproduce::{ReproduceError, ThreadFiles, experiments};
@@ -213,7 +214,18 @@ fn ejected_runs_are_shown() {
     let report = outcome(&[&[10.0, 10.0], &[8.0, -1.0], &[20.0, 20.0], &[22.0, 22.0]]);
     assert_eq!(report.cells[1].predicted, None);
     let reports = [report];
-    for shown in [text(&reports), json(&reports), markdown(&reports)] {
+    // Its tables fit a terminal, and what went wrong is marked.
+    let shown = document(&reports);
+    let tables: Vec<_> =
+        shown.0.iter().filter(|block| matches!(block, Block::Table(_))).cloned().collect();
+    assert_eq!(tables.len(), 2, "{shown:?}");
+    let narrow = Document(tables).text(Screen { width: Some(60), has_colour: false });
+    assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+    let is_marked = |row: &Vec<Cell>| row.iter().any(|cell| cell.mark == Mark::Failure);
+    let marked = |block: &Block| matches!(block, Block::Table(t) if t.rows.iter().any(is_marked));
+    assert!(shown.0.iter().any(marked), "{shown:?}");
+    let text = document(&reports).text(Screen::default());
+    for shown in [text, json(&reports), markdown(&reports)] {
         assert!(shown.contains("vtime: ejected: error: stalled"), "{shown}");
     }
 }

@@ -99,6 +99,7 @@ pub fn from_log(log: &[Message], name: &str) -> Option<Exit> {
         message: message.unwrap_or_default().to_owned(),
         at_ns: None,
         origin: Vec::new(),
+        story: None,
         dump: String::new(),
     })
 }

@@ -198,6 +198,7 @@ impl<'a> Scheduler<'a> {
             message: if message.is_empty() { self.text("uei.reason") } else { message },
             at_ns: None,
             origin: Vec::new(),
+            story: None,
             dump: self.text(DUMP),
         })
     }

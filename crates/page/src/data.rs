@@ -8,6 +8,8 @@ pub struct Page {
     pub title: String,
     pub version: String,
     pub verdict: Verdict,
+    /// What is wrong with the results that the page was made from.
+    pub problems: Vec<String>,
     pub sessions: Vec<Session>,
     pub published: Vec<PublishedTable>,
     pub advice: Option<Advice>,
@@ -50,8 +52,34 @@ pub struct Failure {
     pub at: Option<u64>,
     pub message: String,
     pub story: Vec<String>,
+    /// What ran before an ejection, if the run tells.
+    pub moments: Option<Moments>,
     /// Command that makes the run again.
-    pub again: Option<String>,
+    pub again: String,
+}
+
+/// What CPUs ran in the last moments before an ejection.
+#[derive(Clone, Debug, Serialize)]
+pub struct Moments {
+    pub start: u64,
+    /// Time of the ejection.
+    pub end: u64,
+    pub lanes: Vec<Lane>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Lane {
+    pub cpu: u32,
+    /// In order of time.
+    pub runs: Vec<Ran>,
+}
+
+/// A time for which a task was on a CPU.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ran {
+    pub task: String,
+    pub start: u64,
+    pub end: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]

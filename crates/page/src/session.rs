@@ -6,58 +6,21 @@
 use indexmap::{IndexMap, IndexSet};
 use scxlab_lab::compare::{change_of, known, values};
 use scxlab_lab::metric::{self, Better, ONE_CPU_BUSY, ONE_CPU_IDLE, ONE_CPU_OVERHEAD, Row};
-use scxlab_lab::results::Version;
+use scxlab_lab::report::outcome::origin_and_story;
+use scxlab_lab::results::Manifest;
 use scxlab_lab::run::Run;
 use scxlab_lab::stats::Summary;
+use scxlab_lab::story::{Moment, Story, StoryCpu};
 use serde::Deserialize;
 
-use crate::data::{Cell, Cgroup, Failure, Metric, Scheduler, Session};
+use crate::data::{Cell, Cgroup, Failure, Lane, Metric, Moments, Ran, Scheduler, Session};
 use crate::intervals::Packed;
 
-/// A results file, as far as the page needs it.
+/// The results of a session.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Document {
     pub manifest: Manifest,
     pub runs: Vec<Run>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub struct Manifest {
-    pub scxlab: Version,
-    pub targets: Vec<String>,
-    pub schedulers: Vec<SchedulerEntry>,
-    pub workload: WorkloadEntry,
-    pub machine: MachineEntry,
-    pub runs: usize,
-    pub seed: u64,
-    pub duration_ns: Option<u64>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub struct SchedulerEntry {
-    pub scheduler: String,
-    pub object: Option<ObjectEntry>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub struct ObjectEntry {
-    pub hash: String,
-    #[serde(default)]
-    pub knobs: IndexMap<String, String>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub struct WorkloadEntry {
-    pub workload: String,
-    pub hash: String,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub struct MachineEntry {
-    pub machine: String,
-    pub description: String,
-    pub nr_cpus: usize,
-    pub fingerprint: String,
 }
 
 /// All runs of one scheduler on one target.
@@ -71,7 +34,7 @@ impl Document {
     /// Returns the groups of runs; changes are against the first.
     pub(crate) fn groups(&self) -> Vec<Group<'_>> {
         let targets = self.manifest.targets.len();
-        let chunks = self.runs.chunks(self.manifest.runs.max(1));
+        let chunks = self.runs.chunks(self.manifest.runs.max(1) as usize);
         let named = chunks.filter_map(|runs| {
             let first = runs.first()?;
             let on = if targets > 1 { format!(" on {}", first.target) } else { String::new() };
@@ -100,7 +63,7 @@ pub fn session(document: &Document, packed: &[Packed]) -> Session {
 
 fn facts(manifest: &Manifest) -> Vec<(String, String)> {
     let Manifest { workload, machine, seed, runs, .. } = manifest;
-    let last = seed.saturating_add(*runs as u64).saturating_sub(1);
+    let last = seed.saturating_add(u64::from(*runs)).saturating_sub(1);
     let duration = manifest
         .duration_ns
         .map_or("until it ends".to_owned(), |ns| format!("{} ms", ns as f64 / 1e6));
@@ -144,16 +107,35 @@ fn failure(manifest: &Manifest, run: &Run) -> Option<Failure> {
         let tasks = tasks.map(|t| format!("{} waited {} ms", t.name, t.wait_ns / 1_000_000));
         ("tasks never ran".to_owned(), tasks.collect::<Vec<_>>().join("; "))
     };
-    let again = (run.target == "sim").then(|| {
-        let Manifest { workload, machine, .. } = manifest;
-        format!(
-            "scxlab run -s '{}' -w '{}' -m '{}' --seed {}",
-            run.scheduler, workload.workload, machine.machine, run.seed
-        )
-    });
-    let story = run.exit.origin.clone();
-    Some(Failure { seed: run.seed, kind, at: run.exit.at_ns, message, story, again })
+    Some(Failure {
+        seed: run.seed,
+        kind,
+        at: run.exit.at_ns,
+        message,
+        story: origin_and_story(run),
+        moments: run.exit.story.as_ref().and_then(moments),
+        again: manifest.command(run),
+    })
 }
+
+/// Returns what the CPUs of a story ran in its last moments; None if it does not tell.
+fn moments(story: &Story) -> Option<Moments> {
+    let lanes: Vec<Lane> = story.cpus.iter().take(LANES).map(lane).collect();
+    let start = lanes.iter().flat_map(|lane| &lane.runs).map(|run| run.start).min()?;
+    Some(Moments { start, end: story.to_ns, lanes })
+}
+
+fn lane(cpu: &StoryCpu) -> Lane {
+    let run = |moment: &Moment| Ran {
+        task: moment.task.clone(),
+        start: moment.start_ns,
+        end: moment.end_ns,
+    };
+    Lane { cpu: cpu.cpu, runs: cpu.last.iter().map(run).collect() }
+}
+
+/// Maximum number of CPUs in the chart of the last moments.
+const LANES: usize = 16;
 
 /// Returns the row of the report that shows a metric.
 fn row(name: &str) -> Option<Row> {

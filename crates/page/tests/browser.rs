@@ -8,7 +8,9 @@ use std::process::Command;
 
 use scxlab_machine::hash::hash_bytes;
 use scxlab_machine::{CpuId, Machine, TaskId};
-use scxlab_page::data::{Advice, Failure, Page, PublishedCell, PublishedTable, Rank};
+use scxlab_page::data::{
+    Advice, Failure, Lane, Moments, Page, PublishedCell, PublishedTable, Ran, Rank,
+};
 use scxlab_page::{Document, IntervalSink, html, session, verdict};
 use scxlab_trace::{Event, EventKind, Names, PrevState, Sink, TaskName};
 use serde_json::{Value, json};
@@ -90,11 +92,12 @@ fn document() -> Document {
         names.iter().map(|name| json!({ "scheduler": name, "object": null })).collect();
     let json = json!({
         "manifest": {
-            "scxlab": { "version": "0", "commit": null }, "targets": ["sim"],
+            "scxlab": { "version": "0", "commit": null }, "target": "sim", "targets": ["sim"],
             "schedulers": schedulers,
-            "workload": { "workload": "chat", "hash": "0" },
-            "machine": { "machine": MACHINE, "description": "", "nr_cpus": CPUS, "fingerprint": "0" },
+            "workload": { "workload": "chat", "name": "chat", "unit": "op", "hash": "0" },
+            "machine": { "machine": MACHINE, "name": MACHINE, "description": "", "nr_cpus": CPUS, "fingerprint": "0" },
             "runs": 3, "seed": 1, "duration_ns": 1000,
+            "start_offset_max_ns": 0, "compute_noise_permille": 0,
         },
         "runs": runs,
     });
@@ -121,7 +124,18 @@ fn write(path: &Path, intervals: u64, irregular: bool) -> u64 {
         at: Some(30_000),
         message: "task-1 did not run for 30 s".into(),
         story: vec!["task-1 waits in DSQ 0x7".into()],
-        again: Some("scxlab run -s o1 -w chat -m 2n2c2t --seed 1".into()),
+        moments: Some(Moments {
+            start: 10_000,
+            end: 30_000,
+            lanes: vec![
+                Lane {
+                    cpu: 0,
+                    runs: vec![Ran { task: "task-2".into(), start: 10_000, end: 30_000 }],
+                },
+                Lane { cpu: 3, runs: Vec::new() },
+            ],
+        }),
+        again: "scxlab run -s o1 -w chat -m 2n2c2t --seed 1".into(),
     });
     let rank = |scheduler: &str, change: f64| Rank {
         scheduler: scheduler.into(),
@@ -141,6 +155,7 @@ fn write(path: &Path, intervals: u64, irregular: bool) -> u64 {
         title: "A page <of> tests".into(),
         version: "scxlab 0".into(),
         verdict: verdict(&[document]),
+        problems: vec!["results/old: the column \"value\" is missing".into()],
         sessions: vec![session],
         published: vec![PublishedTable {
             name: "o1-2002 chat".into(),

@@ -296,6 +296,7 @@ fn by_cell(folder: &Folder) -> BTreeMap<(Cell, &str), BTreeMap<u64, &StoredRun>>
     cells
 }
 
+/// Compares the runs of one scheduler in one cell.
 fn compare_cell(
     cell: &Cell,
     base: &BTreeMap<u64, &StoredRun>,
@@ -303,32 +304,8 @@ fn compare_cell(
     gate: &Gate,
     report: &mut Report,
 ) -> Vec<(Finding, Evidence)> {
-    let mut lost = |seed: u64, what: String| {
-        report.lost.push(Lost { cell: cell.clone(), seed: Some(seed), what });
-    };
-    let (mut pairs, mut both, mut mended) = (Vec::new(), 0, 0);
-    for (seed, before) in base {
-        match (new.get(seed), before.succeeded()) {
-            (None, _) => lost(*seed, "missing in NEW".to_owned()),
-            (Some(now), true) if !now.succeeded() => lost(*seed, failure(now)),
-            (Some(now), false) if !now.succeeded() => both += 1,
-            (Some(now), is_sound) => {
-                mended += usize::from(!is_sound);
-                pairs.push((*before, *now));
-            }
-        }
-    }
+    let Paired { pairs, failed_in_both } = pair(cell, base, new, report);
     report.pairs += pairs.len();
-    if mended > 0 {
-        report.notes.push(format!("{cell}: {mended} of {} runs failed in BASE only", base.len()));
-    }
-    if both > 0 {
-        report.notes.push(format!("{cell}: {both} of {} runs failed in both", base.len()));
-    }
-    let extra = new.keys().filter(|seed| !base.contains_key(seed)).count();
-    if extra > 0 {
-        report.notes.push(format!("{cell}: {extra} runs of NEW have no pair in BASE"));
-    }
     let (mut seen, mut findings) = (BTreeSet::new(), Vec::new());
     let metrics = base.values().flat_map(|run| &run.metrics);
     for (metric, value) in metrics.filter(|(metric, _)| seen.insert(metric.as_str())) {
@@ -343,27 +320,82 @@ fn compare_cell(
             report.lost.push(Lost { cell: cell.clone(), seed: None, what });
         }
         // A run that failed in both may have the metric, and leaves it undecided.
-        if had == 0 && both == 0 {
-            continue;
+        if had > 0 || failed_in_both > 0 {
+            let evidence = evidence(limit, &all, &pairs);
+            findings.push((finding(cell, metric, &value.unit, limit, &all), evidence));
         }
-        let is_same = |(a, b): &(&StoredRun, &StoredRun)| {
-            !a.trace_hash.is_empty() && a.trace_hash == b.trace_hash
-        };
-        let excess = excess(limit, &all);
-        let evidence = Evidence {
-            // Each limit must be exceeded, so the weakest evidence counts. One that is kept is
-            // enough to pass, at the price of two tries.
-            alarm: excess.iter().map(|v| p_greater(v)).try_fold(0.0, |p: f64, q| Some(p.max(q?))),
-            pass: excess
-                .iter()
-                .map(|v| p_greater(&v.iter().map(|x| -x).collect::<Vec<_>>()))
-                .try_fold(1.0, |p: f64, q| Some(p.min(q? * excess.len() as f64))),
-            is_within: excess.iter().any(|values| values.iter().sum::<f64>() <= 0.0),
-            is_same: !pairs.is_empty() && pairs.iter().all(is_same),
-        };
-        findings.push((finding(cell, metric, &value.unit, limit, &all), evidence));
     }
     findings
+}
+
+/// The runs of a cell that can be compared.
+struct Paired<'a> {
+    /// Runs of one seed of BASE and of NEW.
+    pairs: Vec<(&'a StoredRun, &'a StoredRun)>,
+    failed_in_both: usize,
+}
+
+/// Pairs runs by seed. Puts runs that were lost into the report, and notes the other runs that have
+/// no pair.
+fn pair<'a>(
+    cell: &Cell,
+    base: &BTreeMap<u64, &'a StoredRun>,
+    new: &BTreeMap<u64, &'a StoredRun>,
+    report: &mut Report,
+) -> Paired<'a> {
+    let mut lost = |seed: u64, what: String| {
+        report.lost.push(Lost { cell: cell.clone(), seed: Some(seed), what });
+    };
+    let (mut pairs, mut both, mut restarts, mut mended) = (Vec::new(), 0, 0, 0);
+    let restarts_at = |run: &StoredRun| run.exit == Exit::RESTART;
+    for (seed, before) in base {
+        match (new.get(seed), before.succeeded()) {
+            (None, _) => lost(*seed, "missing in NEW".to_owned()),
+            (Some(now), true) if !now.succeeded() => lost(*seed, failure(now)),
+            (Some(now), false) if restarts_at(before) && restarts_at(now) => restarts += 1,
+            (Some(now), false) if !now.succeeded() => both += 1,
+            (Some(now), is_sound) => {
+                mended += usize::from(!is_sound);
+                pairs.push((*before, *now));
+            }
+        }
+    }
+    let of = base.len();
+    let extra = new.keys().filter(|seed| !base.contains_key(seed)).count();
+    let notes = [
+        (mended, format!("{mended} of {of} runs failed in BASE only")),
+        (both, format!("{both} of {of} runs failed in both")),
+        (
+            restarts,
+            format!(
+                "{restarts} of {of} runs ended in both with a request to load the scheduler again"
+            ),
+        ),
+        (extra, format!("{extra} runs of NEW have no pair in BASE")),
+    ];
+    let notes = notes.into_iter().filter(|(count, _)| *count > 0);
+    report.notes.extend(notes.map(|(_, note)| format!("{cell}: {note}")));
+    Paired { pairs, failed_in_both: both }
+}
+
+/// Returns the evidence of the values of a metric, which the runs `pairs` have.
+fn evidence(limit: Limit, values: &[(f64, f64)], pairs: &[(&StoredRun, &StoredRun)]) -> Evidence {
+    let excess = excess(limit, values);
+    let is_same = |(a, b): &(&StoredRun, &StoredRun)| {
+        !a.trace_hash.is_empty() && a.trace_hash == b.trace_hash
+    };
+    let negated = |values: &Vec<f64>| values.iter().map(|x| -x).collect::<Vec<_>>();
+    Evidence {
+        // Each limit must be exceeded, so the weakest evidence counts. One that is kept is enough
+        // to pass, at the price of two tries.
+        alarm: excess.iter().map(|v| p_greater(v)).try_fold(0.0, |p: f64, q| Some(p.max(q?))),
+        pass: excess
+            .iter()
+            .map(|v| p_greater(&negated(v)))
+            .try_fold(1.0, |p: f64, q| Some(p.min(q? * excess.len() as f64))),
+        is_within: excess.iter().any(|values| values.iter().sum::<f64>() <= 0.0),
+        is_same: !pairs.is_empty() && pairs.iter().all(is_same),
+    }
 }
 
 fn failure(run: &StoredRun) -> String {

@@ -12,6 +12,7 @@
 //! `manifest.json` is removed first and written last, and names the hashes of the others. A folder
 //! whose writer was stopped has no manifest, or one that does not fit, and is refused.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -21,7 +22,7 @@ use indexmap::IndexMap;
 use scxlab_lab::metric::{self, Better};
 use scxlab_lab::report::csv;
 use scxlab_lab::results::{Manifest, Results, Version};
-use scxlab_lab::run::{MetricValue, Run};
+use scxlab_lab::run::{Exit, MetricValue, NeverRan, Run, StopKind, StopReason, TaskResult};
 use scxlab_machine::hash::hash_bytes;
 use serde::{Deserialize, Serialize};
 
@@ -367,6 +368,14 @@ impl Folder {
         folder
     }
 
+    /// Returns the runs of a request, in the form that a page reads. What the tables do not hold is
+    /// empty.
+    pub fn runs_of(&self, manifest: &Manifest) -> Vec<Run> {
+        let (workload, machine) = (&manifest.workload.workload, &manifest.machine.machine);
+        let is_of = |run: &&StoredRun| run.workload == *workload && run.machine == *machine;
+        self.runs.iter().filter(is_of).map(StoredRun::to_run).collect()
+    }
+
     fn add(&mut self, manifest: Manifest, runs: Vec<Run>) {
         let (workload, machine) = (&manifest.workload.workload, &manifest.machine.machine);
         self.runs.extend(runs.into_iter().map(|run| StoredRun::of(workload, machine, run)));
@@ -452,7 +461,7 @@ fn earlier(path: &Path) -> Result<Vec<PathBuf>, FolderError> {
 
 impl StoredRun {
     fn of(workload: &str, machine: &str, run: Run) -> StoredRun {
-        let task = |task: scxlab_lab::run::TaskResult| StoredTask {
+        let task = |task: TaskResult| StoredTask {
             name: task.name,
             cgroup: task.cgroup,
             nice: task.nice,
@@ -479,6 +488,53 @@ impl StoredRun {
         }
     }
 
+    fn to_run(&self) -> Run {
+        let task = |task: &StoredTask| TaskResult {
+            name: task.name.clone(),
+            nice: task.nice,
+            cgroup: task.cgroup.clone(),
+            run_ns: task.run_ns,
+            wait_ns: task.wait_ns,
+            switches: task.switches,
+            migrations: task.migrations,
+            node_ns: Vec::new(),
+            counters: IndexMap::new(),
+        };
+        let kind = StopKind::ALL.iter().find(|kind| kind.name() == self.stop);
+        Run {
+            exit: Exit {
+                kind: self.exit.clone(),
+                message: self.exit_message.clone(),
+                ..Exit::none()
+            },
+            stop: StopReason {
+                // A later version may have further kinds, and none of them is a regular end.
+                kind: kind.copied().unwrap_or(StopKind::Interrupted),
+                message: if kind.is_some() { String::new() } else { self.stop.clone() },
+            },
+            target: self.target.clone().into(),
+            counts: self.counts,
+            never_ran: self.never_ran(),
+            trace_hash: self.trace_hash.clone(),
+            virtual_ns: self.virtual_ns,
+            metrics: self.metrics.clone(),
+            tasks: self.tasks.iter().map(task).collect(),
+            ..Run::not_begun(&self.scheduler, self.seed, "")
+        }
+    }
+
+    /// Returns the tasks that never ran. The table of runs has their number; they are those that
+    /// waited longest.
+    fn never_ran(&self) -> Vec<NeverRan> {
+        let mut idle: Vec<&StoredTask> = self.tasks.iter().filter(|t| t.run_ns == 0).collect();
+        idle.sort_by_key(|task| Reverse(task.wait_ns));
+        let never_ran = |task: &StoredTask| NeverRan {
+            name: task.name.clone(),
+            wait_ns: task.wait_ns.unwrap_or_default(),
+        };
+        idle.into_iter().take(self.never_ran as usize).map(never_ran).collect()
+    }
+
     /// Tells whether the scheduler stayed, every task ran, and the run ended regularly.
     pub fn succeeded(&self) -> bool {
         self.counts && self.never_ran == 0
@@ -496,38 +552,27 @@ struct Columns<'a> {
     table: &'a Table,
 }
 
-impl<'a> Columns<'a> {
-    fn text(&self, column: &'static str) -> Result<&'a [Option<String>], FolderError> {
-        match self.table.column(column) {
-            Some(Values::Text(values)) => Ok(values),
-            _ => Err(self.lacks(column)),
+/// Defines the methods of `Columns` that return the values of a column of one type.
+macro_rules! columns_of_type {
+    ($($method:ident = $variant:ident($value:ty);)+) => {
+        impl<'a> Columns<'a> {
+            $(
+                fn $method(&self, column: &'static str) -> Result<&'a [Option<$value>], FolderError> {
+                    match self.table.column(column) {
+                        Some(Values::$variant(values)) => Ok(values),
+                        _ => Err(FolderError::Column { path: self.path.to_owned(), column }),
+                    }
+                }
+            )+
         }
-    }
+    };
+}
 
-    fn int(&self, column: &'static str) -> Result<&'a [Option<i64>], FolderError> {
-        match self.table.column(column) {
-            Some(Values::Int(values)) => Ok(values),
-            _ => Err(self.lacks(column)),
-        }
-    }
-
-    fn float(&self, column: &'static str) -> Result<&'a [Option<f64>], FolderError> {
-        match self.table.column(column) {
-            Some(Values::Float(values)) => Ok(values),
-            _ => Err(self.lacks(column)),
-        }
-    }
-
-    fn bool(&self, column: &'static str) -> Result<&'a [Option<bool>], FolderError> {
-        match self.table.column(column) {
-            Some(Values::Bool(values)) => Ok(values),
-            _ => Err(self.lacks(column)),
-        }
-    }
-
-    fn lacks(&self, column: &'static str) -> FolderError {
-        FolderError::Column { path: self.path.to_owned(), column }
-    }
+columns_of_type! {
+    text = Text(String);
+    int = Int(i64);
+    float = Float(f64);
+    bool = Bool(bool);
 }
 
 /// Workload, machine, target, scheduler and seed, which name a run.

@@ -11,10 +11,12 @@ pub struct Entry {
     pub machine: &'static str,
     /// What the entry is about.
     pub about: &'static str,
+    /// Number of CPUs that the workload names, and that another machine must have.
+    pub cpus_min: usize,
 }
 
 const fn entry(workload: &'static str, machine: &'static str, about: &'static str) -> Entry {
-    Entry { workload, machine, about }
+    Entry { workload, machine, about, cpus_min: 1 }
 }
 
 /// All entries, in the order in which they run.
@@ -26,6 +28,10 @@ pub const ENTRIES: &[Entry] = &[
     entry("sleepers,duration=300ms", "matrix/one-llc-two-nodes.toml", "one LLC over two nodes"),
     entry("matrix/one-cpu.toml", "1n1c1t", "one CPU, weights"),
     entry("matrix/caps.toml", "1n2c2t", "a cap (cpu.max) beside weights"),
+    Entry {
+        cpus_min: 4,
+        ..entry("matrix/hotplug.toml", "2n2c1t", "CPUs that go off line and come back")
+    },
 ];
 
 /// The files that entries name, with their contents.
@@ -33,5 +39,6 @@ pub const FILES: &[(&str, &str)] = &[
     ("matrix/desktop.toml", include_str!("../matrix/desktop.toml")),
     ("matrix/one-cpu.toml", include_str!("../matrix/one-cpu.toml")),
     ("matrix/caps.toml", include_str!("../matrix/caps.toml")),
+    ("matrix/hotplug.toml", include_str!("../matrix/hotplug.toml")),
     ("matrix/one-llc-two-nodes.toml", include_str!("../matrix/one-llc-two-nodes.toml")),
 ];

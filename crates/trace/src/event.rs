@@ -92,6 +92,14 @@ pub enum EventKind {
         /// Id of the destination DSQ.
         to: u64,
     },
+    /// The scheduler looked in a DSQ for a task for this CPU, and found none. Such events are
+    /// passed to `Tracer::note`.
+    DsqMiss {
+        /// Id of the DSQ.
+        dsq: u64,
+        /// Number of tasks in the DSQ; none of them may run on the CPU.
+        queued: u32,
+    },
     /// The CPU asked another CPU to reschedule.
     Kick {
         /// CPU that was kicked.
@@ -226,7 +234,7 @@ impl Event {
             EventKind::GuestRun { guest, vcpu, thread, spins } => {
                 add(head(17, u64::from(spins)), &[pair(guest, vcpu), opt(thread.map(TaskId))])
             }
-            EventKind::Call { .. } | EventKind::Attributes { .. } => {
+            EventKind::DsqMiss { .. } | EventKind::Call { .. } | EventKind::Attributes { .. } => {
                 unreachable!("events of `Tracer::note` are outside the hash")
             }
         }

@@ -95,6 +95,8 @@ impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
                 left.into_iter()
                     .for_each(|(dsq, len)| tracks.dsq_len(packets, event.time, dsq, len));
             }
+            // A CPU that polls an empty DSQ would fill the file.
+            EventKind::DsqMiss { .. } => {}
             EventKind::Op { .. }
             | EventKind::Kick { .. }
             | EventKind::LockWait { .. }

@@ -53,9 +53,9 @@ impl Tracer {
         }
     }
 
-    /// Passes an event to the sink that is not part of the hash: a call of a program, or the
-    /// attributes of a task. What they describe is an input of the run, which its scheduling events
-    /// follow from. The caller asks `is_recording` first.
+    /// Passes an event to the sink that is not part of the hash: a call of a program, the
+    /// attributes of a task, or a search that failed. The first two are inputs of the run, and the
+    /// third changes nothing. The caller asks `is_recording` first.
     #[cold]
     pub fn note(&mut self, event: Event) {
         self.keep(event);

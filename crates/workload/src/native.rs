@@ -157,6 +157,9 @@ pub fn run(program: &Program, config: &NativeConfig) -> Result<NativeReport, Nat
         false => Some(cgroup_place(config.cgroup_root.as_deref())?),
     };
     nodes::check(program)?;
+    if let Some((_, thread)) = program.first_hotplug() {
+        return Err(SetupError::Hotplug { thread: thread.to_owned() }.into());
+    }
     let plan = make_plan(program, config, cgroups)?;
     // Checks the plan here, where the error has its own type; the director could report it only as
     // text.

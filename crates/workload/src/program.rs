@@ -368,6 +368,13 @@ impl Program {
         Some((self.place(Part::Entry("guest", 0)), self.guests.first()?))
     }
 
+    /// Returns the first thread that takes CPUs off line or brings them back, and its place in the
+    /// file.
+    pub fn first_hotplug(&self) -> Option<(SourcePlace, &str)> {
+        let at = self.threads.iter().position(|thread| has_hotplug(&thread.ops))?;
+        Some((self.place(Part::Entry("thread", at)), &self.threads[at].name))
+    }
+
     /// Replaces each CPU number n in the program by `to(n)`, for a machine with other CPU numbers.
     /// The programs of guests stay as they are, because they name virtual CPUs.
     pub fn map_cpus(&mut self, to: &dyn Fn(u32) -> u32) {
@@ -380,10 +387,20 @@ impl Program {
     }
 }
 
+fn has_hotplug(ops: &[Op]) -> bool {
+    ops.iter().any(|op| match op {
+        Op::CpuOffline(_) | Op::CpuOnline(_) => true,
+        Op::Loop { ops, .. } | Op::Phase { ops, .. } => has_hotplug(ops),
+        _ => false,
+    })
+}
+
 fn map_ops(ops: &mut [Op], to: &dyn Fn(u32) -> u32) {
     for op in ops {
         match op {
-            Op::SetAffinity(list) => *list = list.map(to),
+            Op::SetAffinity(list) | Op::CpuOffline(list) | Op::CpuOnline(list) => {
+                *list = list.map(to);
+            }
             Op::Loop { ops, .. } | Op::Phase { ops, .. } => map_ops(ops, to),
             _ => {}
         }

@@ -127,19 +127,22 @@ fn a_folder_without_a_command_is_refused() {
     assert_eq!(out.status.code(), Some(2));
 }
 
-/// Results of a version that did not have a metric yet can be repeated.
+/// Results of a version that did not have a metric, or stories of ejections, yet can be repeated.
 #[test]
-fn a_later_metric_is_no_difference() {
+fn what_came_later_is_no_difference() {
     let temp = tempfile::tempdir().unwrap();
     let kept = temp.path().join("kept");
     let workload = root().join("workloads/groups-and-nice.toml").display().to_string();
-    let args = ["run", "-s", "vtime", "-w", &workload, "-m", "1n2c1t", "--duration", "50ms", "-o"];
+    let mut args = vec!["run", "-s", "vtime", "-s", "lapse,eject_after_ns=20000000"];
+    args.extend(["-w", &workload, "-m", "1n2c1t", "--duration", "50ms", "-o"]);
     assert!(scxlab(&args).arg(&kept).output().unwrap().status.success());
     let file = kept.join("results.json");
     let mut results: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     let again = || scxlab(&["run", "--again"]).arg(&kept).output().unwrap();
-    let metrics = results["runs"][0]["metrics"].as_object_mut().unwrap();
-    assert!(metrics.shift_remove("weight_error").is_some());
+    for (run, part, name) in [(0, "metrics", "weight_error"), (1, "exit", "story")] {
+        let all = results["runs"][run][part].as_object_mut().unwrap();
+        assert!(all.shift_remove(name).is_some(), "{name}");
+    }
     fs::write(&file, results.to_string()).unwrap();
     assert_eq!(again().status.code(), Some(0));
     results["runs"][0]["metrics"].as_object_mut().unwrap().shift_remove("throughput");

@@ -164,6 +164,30 @@ fn the_standing_matrix_runs() {
     assert_eq!(folder.runs.len(), scxlab_results::matrix::ENTRIES.len());
 }
 
+/// A scheduler that handles hotplug is compared. If both versions leave and ask for a restart, that
+/// is a note; if only the new one does, it is a regression.
+#[test]
+fn hotplug_is_in_the_standing_matrix() {
+    let check = |base: &str, new: &str| {
+        let cell = ["-w", "matrix/hotplug.toml", "-m", "2n2c1t", "-n", "1"];
+        scxlab(&["check", "-s", base, "-s", new]).args(cell).output().unwrap()
+    };
+    expect(&check("fair", "fair"), 0, "passed: 0 regressed, 0 undecided");
+    expect(&check("vtime", "vtime"), 0, "ended in both with a request to load the scheduler again");
+    expect(&check("fair", "vtime"), 1, "ejected in NEW: unreg_kern: cpu 2 going offline");
+    // A machine that lacks the CPUs runs the other workloads of the matrix.
+    let mut command = scxlab(&["check", "-s", "fair", "-s", "fair", "-n", "1", "--duration"]);
+    let out = command.args(["10ms", "-m", "1n2c1t", "--all"]).output().unwrap();
+    let ran = said(&out);
+    assert!(ran.contains("matrix/caps.toml on 1n2c1t") && !ran.contains("hotplug"), "{ran}");
+    // No CPU of a real kernel is taken off line.
+    let temp = tempfile::tempdir().unwrap();
+    let work = temp.path().join("work.toml");
+    fs::write(&work, "[[thread]]\nname = 'h'\nops = [{ cpu_offline = '1' }]").unwrap();
+    let mut command = scxlab(&["run", "-s", "vtime", "-m", "1n2c1t", "--on", "vm", "-w"]);
+    expect(&command.arg(&work).output().unwrap(), 7, "takes CPUs off line");
+}
+
 /// A disk that fills up, which a limit on the size of files stands for, leaves no half file under
 /// its name, and no manifest.
 #[test]

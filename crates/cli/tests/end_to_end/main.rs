@@ -9,8 +9,10 @@ mod docs;
 mod kept_code;
 mod machines;
 mod outputs;
+mod report;
 mod reproduce;
 mod schema;
+mod shrink;
 mod sweep;
 mod trace;
 

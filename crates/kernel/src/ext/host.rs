@@ -156,7 +156,7 @@ impl Kernel {
             k.charge_insns();
             k.ext.frame = outer;
             if let Err(fault) = result {
-                k.program_faulted("a timer callback", fault);
+                k.program_faulted("a timer callback", None, fault);
             }
         })
     }
@@ -265,7 +265,7 @@ impl Host for Kernel {
             _ => Ok(()),
         };
         if let Err(fault) = released {
-            self.program_faulted("the release of a map element's kptr", fault);
+            self.program_faulted("the release of a map element's kptr", None, fault);
         }
     }
 

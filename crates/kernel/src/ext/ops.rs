@@ -113,7 +113,7 @@ impl Kernel {
         match result {
             Ok(value) => value,
             Err(fault) => {
-                self.op_faulted(op, fault);
+                self.op_faulted(op, [a, b], fault);
                 0
             }
         }
@@ -153,12 +153,14 @@ impl Kernel {
     /// that the program reached. Ejects the scheduler and reports the place.
     #[cold]
     #[inline(never)]
-    pub(crate) fn op_faulted(&mut self, op: Op, fault: Fault) {
-        self.program_faulted(&format!("ops.{}()", op.name()), fault);
+    pub(crate) fn op_faulted(&mut self, op: Op, args: [u64; 2], fault: Fault) {
+        let task = self.task_of(&OpFrame { op: Some(op), locked: None, args });
+        self.program_faulted(&format!("ops.{}()", op.name()), task, fault);
     }
 
-    /// As `op_faulted`, for any program or callback of the scheduler. `what` names it.
-    pub(crate) fn program_faulted(&mut self, what: &str, fault: Fault) {
+    /// As `op_faulted`, for any program or callback of the scheduler. `what` names it; `task` is
+    /// the task that it was called for.
+    pub(crate) fn program_faulted(&mut self, what: &str, task: Option<TaskId>, fault: Fault) {
         if let FaultKind::Unmodelled { what: name } = fault.kind() {
             let text = format!("{name} (needed by {what}): {fault}");
             self.end.stop_with(Stop::Unmodelled(text));
@@ -172,7 +174,8 @@ impl Kernel {
             }
             return;
         }
-        self.claim_exit(ExitKind::Error, 0, &text, Origin::of_fault(&fault));
+        let task = task.map(|task| self.exit_task(task));
+        self.claim_exit(ExitKind::Error, 0, &text, Origin { task, ..Origin::of_fault(&fault) });
     }
 
     /// Runs a syscall program of an object (`bpf_prog_test_run`). Copies `ctx` to guest memory and

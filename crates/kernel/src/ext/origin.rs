@@ -6,12 +6,13 @@
 //! call in a report. The call may have returned before the kernel acts.
 //! Does not: describe the error (see `exit.rs`), or the wait of a stalled task (see `stall.rs`).
 
-use super::op::Op;
+use super::OpFrame;
+use super::op::{Op, TaskArgs};
 use super::program::ExtProgram;
 use crate::kernel::Kernel;
 use scxlab_bpf::fault::{BacktraceFrame, Fault};
 use scxlab_bpf::vm::CallSite;
-use scxlab_machine::id::TaskId;
+use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
 /// A call of a kernel function by a program of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,25 @@ pub struct Origin {
     pub lines: Vec<String>,
     /// Frames of the program, innermost first; empty if no program ran.
     pub frames: Vec<BacktraceFrame>,
+    /// Registers r0 to r10 at a fault; None for those that no later instruction would have read.
+    pub regs: [Option<u64>; 11],
+    /// The stalled task, or the task that the program was called for.
+    pub task: Option<ExitTask>,
+}
+
+/// A task that an exit is about, at the time of the exit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExitTask {
+    pub pid: u32,
+    pub name: String,
+    /// Time since when it is runnable without running; None if it runs or sleeps.
+    pub waiting_since: Option<Nanos>,
+    /// DSQ in which it waits, as in traces.
+    pub dsq: Option<u64>,
+    /// On-line CPUs that it may use.
+    pub cpus: Vec<CpuId>,
+    /// Those of `cpus` that are idle.
+    pub idle_cpus: Vec<CpuId>,
 }
 
 impl Origin {
@@ -47,7 +67,8 @@ impl Origin {
     /// the origin name only the callers.
     pub fn of_fault(fault: &Fault) -> Origin {
         let frames = fault.0.backtrace.clone();
-        Origin { lines: called_by(&frames).collect(), frames }
+        let lines = called_by(&frames).collect();
+        Origin { lines, frames, regs: fault.0.regs, ..Origin::default() }
     }
 }
 
@@ -58,12 +79,16 @@ fn called_by(frames: &[BacktraceFrame]) -> impl Iterator<Item = String> + '_ {
 impl Kernel {
     /// Returns the program's call whose request the kernel carries out now, if there is one.
     fn ext_caller(&self) -> Option<Caller> {
-        match self.ext.deferred_verdict {
-            Some(DeferredVerdict { task, level }) if self.vm.level() <= level => {
-                self.tasks[task].ext.inserted_by
-            }
-            _ => self.ext_live_caller(),
+        match self.verdict_now() {
+            Some(task) => self.tasks[task].ext.inserted_by,
+            None => self.ext_live_caller(),
         }
+    }
+
+    /// Returns the task of the earlier dispatch verdict that the kernel carries out now.
+    fn verdict_now(&self) -> Option<TaskId> {
+        let verdict = self.ext.deferred_verdict;
+        verdict.filter(|verdict| self.vm.level() <= verdict.level).map(|verdict| verdict.task)
     }
 
     /// Returns the kernel function call that the running program is making.
@@ -105,14 +130,44 @@ impl Kernel {
         };
         let called = called_by(&frames);
         let lines = std::iter::once(format!("in {}", called_in(caller, &frames)));
-        Origin { lines: lines.chain(called).collect(), frames }
+        let lines = lines.chain(called).collect();
+        let task = match self.verdict_now() {
+            Some(task) => Some(task),
+            None => self.ext.frame.and_then(|frame| self.task_of(&frame)),
+        };
+        let task = task.map(|task| self.exit_task(task));
+        Origin { lines, frames, task, ..Origin::default() }
     }
 
     /// Returns the origin of a value that an operation has returned.
     pub(super) fn origin_of_return(&self, op: Op) -> Origin {
         let frames: Vec<BacktraceFrame> = self.first_line(op).into_iter().collect();
         let name = frames.first().map_or(String::new(), |frame| format!(": {}", frame.start()));
-        Origin { lines: vec![format!("returned by ops.{}(){name}", op.name())], frames }
+        let lines = vec![format!("returned by ops.{}(){name}", op.name())];
+        Origin { lines, frames, ..Origin::default() }
+    }
+
+    /// Returns the task that an operation was called for.
+    pub(super) fn task_of(&self, frame: &OpFrame) -> Option<TaskId> {
+        match frame.op?.task_args() {
+            TaskArgs::Nothing => None,
+            TaskArgs::First | TaskArgs::Both => self.tasks.at(frame.args[0]),
+            TaskArgs::Second => self.tasks.at(frame.args[1]),
+        }
+    }
+
+    pub(super) fn exit_task(&self, task: TaskId) -> ExitTask {
+        let t = &self.tasks[task];
+        let cpus: Vec<CpuId> = self.online_cpus().filter(|cpu| t.allowed_on(*cpu)).collect();
+        let is_idle = |cpu: &CpuId| self.tasks[self.cpus[*cpu].curr].is_idle_task();
+        ExitTask {
+            pid: t.pid,
+            name: t.name.clone(),
+            waiting_since: t.account.waiting_since,
+            dsq: t.ext.dsq.map(|dsq| self.ext.dsqs.traced_id(dsq)),
+            idle_cpus: cpus.iter().copied().filter(is_idle).collect(),
+            cpus,
+        }
     }
 
     /// Returns the place where the program of an operation begins.

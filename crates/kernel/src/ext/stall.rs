@@ -21,26 +21,27 @@ use scxlab_trace::names;
 impl Kernel {
     pub(super) fn origin_of_stall(&self, task: TaskId) -> Origin {
         let t = &self.tasks[task];
-        let usable: Vec<CpuId> = self.online_cpus().filter(|cpu| t.allowed_on(*cpu)).collect();
-        let mut lines = vec![self.stalled_since(task, &usable), self.stalled_where(task)];
-        lines.extend(self.operations_on(&usable));
+        let stalled = self.exit_task(task);
+        let mut lines = vec![self.stalled_since(task, &stalled.cpus), self.stalled_where(task)];
+        lines.extend(self.operations_on(&stalled.cpus));
         let by = t.ext.inserted_by.filter(|_| t.ext.dsq.is_some());
         let frame = match by {
             Some(caller) => self.vm.place_of(caller.site),
             None if self.in_bpf_scheduler(task) => self.first_line(Op::Enqueue),
             None => None,
         };
-        Origin { lines, frames: frame.into_iter().collect() }
+        let frames = frame.into_iter().collect();
+        Origin { lines, frames, task: Some(stalled), ..Origin::default() }
     }
 
     /// Returns the origin of an exit because the watchdog itself ran too late. The origin lists the
     /// operations that ran lately on the on-line CPUs.
     pub(super) fn origin_of_late_watchdog(&self) -> Origin {
         let cpus: Vec<CpuId> = self.online_cpus().collect();
-        Origin { lines: self.operations_on(&cpus), frames: Vec::new() }
+        Origin { lines: self.operations_on(&cpus), ..Origin::default() }
     }
 
-    fn online_cpus(&self) -> impl Iterator<Item = CpuId> + '_ {
+    pub(super) fn online_cpus(&self) -> impl Iterator<Item = CpuId> + '_ {
         (0..self.cpus.len() as u32).map(CpuId).filter(|cpu| self.cpus.is_online(*cpu))
     }
 

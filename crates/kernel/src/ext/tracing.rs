@@ -44,7 +44,7 @@ impl Kernel {
             self.charge_insns();
             self.ext.frame = outer;
             if let Err(fault) = result {
-                self.program_faulted("tp_btf/sched_switch", fault);
+                self.program_faulted("tp_btf/sched_switch", None, fault);
             }
         }
     }

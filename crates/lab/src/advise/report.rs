@@ -9,13 +9,15 @@ mod tests;
 
 use std::fmt::Write;
 
-use super::goal::{Goals, Measure, Term};
+use super::goal::{Direction, Goals, Measure, Term};
 use super::judge::Standing;
 use super::verify::{self, Verified};
 use super::{Advice, CandidateResult, Place, TermResult};
-use crate::metric::{self, Unit};
-use crate::report::change_text;
-use crate::report::format::{Align, Scale, grid};
+use crate::metric::{self, Better, Unit};
+use crate::report::document::{Align, Cell, Document, Table};
+use crate::report::format::Scale;
+use crate::report::{change_mark, change_text};
+use crate::results::quoted;
 use crate::scheduler::DEFAULT_CLASS;
 pub use json::json;
 
@@ -33,21 +35,26 @@ pub struct Asked<'a> {
 /// Maximum number of runners-up, and of failures, that the text names.
 const SHOWN: usize = 5;
 
-/// Returns the advice as text.
-pub fn text(advice: &Advice, asked: &Asked<'_>, verified: Option<&Verified>) -> String {
-    let mut text = head(advice, asked);
-    match advice.chosen.map(|at| &advice.candidates[at]) {
-        Some(best) => text.push_str(&recommendation(advice, best)),
-        None => text.push_str(&stay(advice)),
-    }
+/// Returns the advice for a screen.
+pub fn document(advice: &Advice, asked: &Asked<'_>, verified: Option<&Verified>) -> Document {
+    let mut document = Document::default();
+    document.push_text(head(advice, asked));
+    document.push_text(match advice.chosen.map(|at| &advice.candidates[at]) {
+        Some(best) => recommendation(advice, best),
+        None => stay(advice),
+    });
     if let Some(shown) = advice.chosen.or_else(|| first_finalist(advice)) {
-        let _ = write!(text, "\n{}", comparison(&advice.candidates[shown], asked.unit));
+        document.push_text("\n");
+        document.push(comparison(&advice.candidates[shown], asked.unit));
     }
-    text.push_str(&runners_up(advice));
-    text.push_str(&failures(advice));
-    text.push_str(&verified.map(verify::text).unwrap_or_default());
-    text.push_str(&remarks(advice, asked));
-    text
+    if let Some(table) = runners_up(advice) {
+        document.push_text("\n");
+        document.push(table);
+    }
+    document.push_text(failures(advice));
+    document.append(verified.map(verify::document).unwrap_or_default());
+    document.push_text(remarks(advice, asked));
+    document
 }
 
 fn first_finalist(advice: &Advice) -> Option<usize> {
@@ -81,11 +88,7 @@ pub fn goal_texts(goals: &Goals) -> impl Iterator<Item = &str> {
 
 /// Returns the command that applies a scheduler.
 pub fn command(scheduler: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || ",=./_-+:".contains(c);
-    match scheduler.chars().all(is_plain) {
-        true => format!("sudo scxlab attach {scheduler}"),
-        false => format!("sudo scxlab attach '{}'", scheduler.replace('\'', r"'\''")),
-    }
+    format!("sudo scxlab attach {}", quoted(scheduler))
 }
 
 fn recommendation(advice: &Advice, best: &CandidateResult) -> String {
@@ -157,21 +160,30 @@ fn label(term: &Term, unit: &str) -> String {
 }
 
 /// Returns a table of the goals: the default class beside a candidate.
-fn comparison(candidate: &CandidateResult, unit: &str) -> String {
+fn comparison(candidate: &CandidateResult, unit: &str) -> Table {
     let head = ["", DEFAULT_CLASS, &candidate.scheduler, "change", "better in"];
-    let mut lines = vec![head.map(str::to_owned).to_vec()];
+    let mut table = Table::new(head.map(Cell::head).to_vec(), 2, 3);
     for result in &candidate.terms {
         let paired = &result.paired;
         let scale = scale(&result.term, paired.baseline.size().max(paired.candidate.size()));
-        lines.push(vec![
-            scale.label(&label(&result.term, unit)),
-            scale.summary(&paired.baseline),
-            scale.summary(&paired.candidate),
-            change_text(&paired.change),
-            format!("{} of {}", paired.wins, candidate.worlds),
+        table.rows.push(vec![
+            Cell::plain(scale.label(&label(&result.term, unit))),
+            Cell::plain(scale.summary(&paired.baseline)),
+            Cell::plain(scale.summary(&paired.candidate)),
+            change_cell(result),
+            Cell::plain(format!("{} of {}", paired.wins, candidate.worlds)),
         ]);
     }
-    grid(&lines, &[Align::Left, Align::Right, Align::Right, Align::Right, Align::Right])
+    table
+}
+
+fn change_cell(result: &TermResult) -> Cell {
+    let change = &result.paired.change;
+    let better = match result.term.better {
+        Direction::More => Better::More,
+        Direction::Less => Better::Less,
+    };
+    Cell::new(change_text(change), change_mark(change, better))
 }
 
 /// Describes a finalist against the default class in a few words.
@@ -195,26 +207,23 @@ fn verdict(candidate: &CandidateResult, goals: &Goals) -> String {
 
 /// Lists the best candidates that are not recommended, with their changes against the default
 /// class.
-fn runners_up(advice: &Advice) -> String {
+fn runners_up(advice: &Advice) -> Option<Table> {
     let others = advice.candidates.iter().enumerate();
     let others = others.filter(|(at, c)| Some(*at) != advice.chosen && !c.terms.is_empty());
-    let mut head = vec!["runner-up".to_owned()];
-    head.extend(advice.goals.terms().map(|term| term.text.clone()));
-    head.extend(["worlds".to_owned(), String::new()]);
-    let mut lines = vec![head];
+    let goals = advice.goals.terms().map(|term| term.text.as_str());
+    let head = ["runner-up"].into_iter().chain(goals).chain(["worlds", ""]);
+    let mut table = Table::new(head.map(Cell::head).collect(), 1, 1);
+    if let Some(verdict) = table.aligns.last_mut() {
+        *verdict = Align::Left;
+    }
     for (_, candidate) in others.take(SHOWN) {
-        let mut line = vec![candidate.scheduler.clone()];
-        line.extend(candidate.terms.iter().map(|result| change_text(&result.paired.change)));
-        line.extend([candidate.worlds.to_string(), verdict(candidate, &advice.goals)]);
-        lines.push(line);
+        let mut row = vec![Cell::plain(candidate.scheduler.clone())];
+        row.extend(candidate.terms.iter().map(change_cell));
+        row.push(Cell::plain(candidate.worlds.to_string()));
+        row.push(Cell::plain(verdict(candidate, &advice.goals)));
+        table.rows.push(row);
     }
-    if lines.len() < 2 {
-        return String::new();
-    }
-    let mut aligns = vec![Align::Left];
-    aligns.extend(lines[0].iter().skip(2).map(|_| Align::Right));
-    aligns.push(Align::Left);
-    format!("\n{}", grid(&lines, &aligns))
+    (!table.rows.is_empty()).then_some(table)
 }
 
 fn failures(advice: &Advice) -> String {

@@ -3,8 +3,6 @@
 //!
 //! Owns: the comparison. Does not: make the runs (the caller does).
 
-use std::fmt::Write;
-
 use serde::Serialize;
 
 use super::goal::{Direction, Term};
@@ -13,7 +11,8 @@ use super::trials::failure;
 use super::value::Seen;
 use super::{Advice, Place};
 use crate::report::change_text;
-use crate::report::format::{Align, grid};
+use crate::report::document::{Align, Cell, Document, Mark, Table};
+use crate::report::format::ABSENT;
 use crate::run::Run;
 use crate::scheduler::DEFAULT_CLASS;
 use crate::stats::{Change, Verdict, change};
@@ -149,31 +148,39 @@ fn notes(runs: &[Run]) -> Vec<String> {
     notes
 }
 
-/// Returns the comparison as text.
-pub fn text(verified: &Verified) -> String {
+/// Returns the comparison for a screen.
+pub fn document(verified: &Verified) -> Document {
     let target = verified.target.as_str();
     let head = ["goal", "scheduler", "against", "sim", target, "order"];
-    let mut lines = vec![head.map(str::to_owned).to_vec()];
+    let mut table = Table::new(head.map(Cell::head).to_vec(), 3, 3);
+    table.aligns =
+        vec![Align::Left, Align::Left, Align::Left, Align::Right, Align::Right, Align::Left];
     for pair in &verified.pairs {
-        lines.push(vec![
-            pair.goal.clone(),
-            pair.scheduler.clone(),
-            pair.against.clone(),
-            change_text(&pair.simulated),
-            pair.real.as_ref().map_or_else(|| "-".to_owned(), change_text),
-            pair.order.text().to_owned(),
+        let mark = match pair.order {
+            OrderHeld::Held => Mark::Better,
+            OrderHeld::Reversed => Mark::Worse,
+            OrderHeld::Open | OrderHeld::NoOrder | OrderHeld::NotMeasured => Mark::Noise,
+        };
+        table.rows.push(vec![
+            Cell::plain(pair.goal.clone()),
+            Cell::plain(pair.scheduler.clone()),
+            Cell::plain(pair.against.clone()),
+            Cell::plain(change_text(&pair.simulated)),
+            Cell::plain(pair.real.as_ref().map_or_else(|| ABSENT.to_owned(), change_text)),
+            Cell::new(pair.order.text(), mark),
         ]);
     }
-    let aligns = [Align::Left, Align::Left, Align::Left, Align::Right, Align::Right, Align::Left];
-    let mut text = format!(
-        "\nDid the order hold on {target}, in {} runs each? (open: these runs do not tell)\n{}",
+    let mut document = Document::default();
+    document.push_text(format!(
+        "\nDid the order hold on {target}, in {} runs each? (open: these runs do not tell)\n",
         verified.runs,
-        grid(&lines, &aligns)
-    );
+    ));
+    document.push(table);
     for note in &verified.notes {
-        let _ = writeln!(text, "{target}: {}", note.lines().next().unwrap_or_default());
+        let first = note.lines().next().unwrap_or_default();
+        document.push_text(format!("{target}: {first}\n"));
     }
-    text
+    document
 }
 
 #[cfg(test)]

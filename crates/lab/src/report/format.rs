@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Numbers with few digits and a suitable unit, and aligned columns.
+//! Numbers with few digits and a suitable unit.
 
-use super::document::{Block, Cell, Document, Screen, Table};
 use crate::stats::Summary;
-
-pub use super::document::Align;
 
 /// Cell text for a missing value.
 pub const ABSENT: &str = "-";
@@ -84,13 +81,4 @@ fn digits(largest: f64) -> usize {
         x if x < 100.0 => 1,
         _ => 0,
     }
-}
-
-/// Formats columns as wide as their widest cell, two spaces apart. No line ends in a space.
-pub fn grid(lines: &[Vec<String>], aligns: &[Align]) -> String {
-    let cells = |line: &Vec<String>| line.iter().map(Cell::plain).collect::<Vec<_>>();
-    let mut table = Table::new(vec![Cell::default(); aligns.len()], aligns.len(), 0);
-    table.aligns = aligns.to_vec();
-    table.rows = lines.iter().map(cells).collect();
-    Document(vec![Block::Table(table)]).text(Screen::default())
 }

@@ -9,7 +9,9 @@ use std::fmt::Write;
 
 use super::document::{Cell, Mark};
 use super::format::{ABSENT, Scale};
+use crate::results::Manifest;
 use crate::run::{NeverRan, Run};
+use crate::story::Story;
 
 /// Mark behind the name of a scheduler of which some part did not run.
 const MARK: &str = "*";
@@ -121,7 +123,7 @@ pub fn duration(ns: u64) -> String {
 }
 
 /// Lists omissions, exits with their messages, starvation, runs that ended early, and notes.
-pub fn remarks(names: &[&str], groups: &[&[Run]]) -> String {
+pub fn remarks(names: &[&str], groups: &[&[Run]], manifest: &Manifest) -> String {
     let mut seen = BTreeSet::new();
     let mut text = String::new();
     let mut add = |line: String| {
@@ -133,12 +135,12 @@ pub fn remarks(names: &[&str], groups: &[&[Run]]) -> String {
         for run in group.iter().filter(|run| !run.left_out.is_empty()) {
             add(format!("{MARK} {name}: not run: {}", run.left_out.join("; ")));
         }
-        let mut origins = BTreeSet::new();
+        let mut told = BTreeSet::new();
         for run in *group {
-            let origin = Some(&run.exit.origin).filter(|lines| !lines.is_empty());
-            let shown =
-                origin.is_some_and(|lines| origins.len() < ORIGINS && origins.insert(lines));
-            failures(name, run, shown).into_iter().for_each(&mut add);
+            let is_told =
+                run.was_ejected() && told.len() < STORIES && told.insert(&run.exit.origin);
+            let story = if is_told { story(run, manifest) } else { Vec::new() };
+            failures(name, run, &story).into_iter().for_each(&mut add);
         }
         for run in *group {
             run.notes.iter().for_each(|note| add(format!("note: {note}")));
@@ -147,21 +149,34 @@ pub fn remarks(names: &[&str], groups: &[&[Run]]) -> String {
     if text.is_empty() { text } else { format!("\n{text}") }
 }
 
-/// Maximum number of different places of origin shown for the exits of one scheduler; the results
-/// file has all of them.
-const ORIGINS: usize = 3;
+/// Maximum number of exits with different origins that are told in full for one scheduler; the
+/// results file has all of them.
+const STORIES: usize = 3;
 
-/// Returns a line for each failure of one run: ejection, tasks that never ran, early stop.
-fn failures(name: &str, run: &Run, with_origin: bool) -> Vec<String> {
+/// Returns the origin of an ejection, what happened before it, and the command that makes the run
+/// again.
+fn story(run: &Run, manifest: &Manifest) -> Vec<String> {
+    let mut lines = origin_and_story(run);
+    lines.push(format!("again: {}", manifest.command(run)));
+    lines
+}
+
+/// Returns the origin of an ejection, and what happened before it.
+pub fn origin_and_story(run: &Run) -> Vec<String> {
+    run.exit.origin.iter().cloned().chain(run.exit.story.iter().flat_map(Story::lines)).collect()
+}
+
+/// Returns a line for each failure of one run: ejection, tasks that never ran, early stop. `story`
+/// follows the ejection.
+fn failures(name: &str, run: &Run, story: &[String]) -> Vec<String> {
     let Run { seed, exit, stop, .. } = run;
     let mut lines = Vec::new();
     if run.was_ejected() {
         let message = if exit.message.is_empty() { "no message" } else { &exit.message };
         let at = exit.at_ns.map_or_else(String::new, |at| format!(" after {}", duration(at)));
-        let origin = if with_origin { &exit.origin[..] } else { &[] };
-        let origin: String = origin.iter().map(|line| format!("\n  {line}")).collect();
+        let story: String = story.iter().map(|line| format!("\n  {line}")).collect();
         lines.push(format!(
-            "{name}, seed {seed}: exit {}{at}, code {}: {message}{origin}",
+            "{name}, seed {seed}: exit {}{at}, code {}: {message}{story}",
             exit.kind, exit.code
         ));
     }

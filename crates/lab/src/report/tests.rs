@@ -2,7 +2,7 @@
 //! Number formats of the report.
 
 use super::document::{Block, Screen};
-use super::format::{Align, Scale, grid};
+use super::format::Scale;
 use super::*;
 use crate::stats::change;
 
@@ -36,12 +36,11 @@ fn units_suit_the_largest_value() {
 
 #[test]
 fn columns_line_up() {
-    let lines = [
-        vec!["a".into(), "1".into()],
-        vec!["long".into(), "±10".into()],
-        vec!["x".into(), String::new()],
-    ];
-    assert_eq!(grid(&lines, &[Align::Left, Align::Right]), "a       1\nlong  ±10\nx\n");
+    let mut table = Table::new(vec![Cell::default(); 2], 2, 0);
+    let row = |cells: [&str; 2]| cells.map(Cell::plain).to_vec();
+    table.rows = vec![row(["a", "1"]), row(["long", "±10"]), row(["x", ""])];
+    let text = Document(vec![Block::Table(table)]).text(Screen::default());
+    assert_eq!(text, "a       1\nlong  ±10\nx\n");
 }
 
 /// Numbers for random tables: a fixed sequence (xorshift).

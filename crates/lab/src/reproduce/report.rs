@@ -15,7 +15,7 @@ use super::plan::{Cell, Content, Plan, name_of};
 use super::score::{Score, Scored, score};
 
 pub use markdown::markdown;
-pub use text::text;
+pub use text::document;
 
 /// The outcome of a thread.
 #[derive(Serialize)]

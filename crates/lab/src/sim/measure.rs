@@ -25,6 +25,7 @@ use crate::metric::{self, Metric, MetricTable};
 use crate::prepare::PreparedObject;
 use crate::run::{CgroupResult, Exit, RegionResult, Run, StopKind, StopReason, TaskResult};
 use crate::shares::{CgroupTime, CoscheduledTime, shares};
+use crate::story::Story;
 
 /// The objects from which a run's result is computed, once the run is over.
 #[derive(Clone, Copy)]
@@ -82,6 +83,7 @@ fn exit(k: &Kernel) -> Exit {
         message: info.message.clone(),
         at_ns: Some(info.at),
         origin: info.origin.lines.clone(),
+        story: Some(Story::of(info)),
         dump: info.dump.clone(),
     })
 }

@@ -15,9 +15,10 @@ use std::sync::Arc;
 
 use scxlab_lab::advise::candidate::{Candidates, Origin, Sources};
 use scxlab_lab::advise::goal::Goals;
-use scxlab_lab::advise::report::{Asked, json, text};
+use scxlab_lab::advise::report::{Asked, document, json};
 use scxlab_lab::advise::{Advice, AdviseError, Observer, Request, Rounds, Unhurried, advise};
 use scxlab_lab::input::{InputFiles, Workload};
+use scxlab_lab::report::document::Screen;
 use scxlab_lab::sim::{MAX_MEMORY, NumaBalancing};
 use scxlab_machine::{Machine, SysfsReader};
 use scxlab_workload::Program;
@@ -121,7 +122,7 @@ impl Question {
     }
 
     fn text(&self, advice: &Advice) -> String {
-        text(advice, &self.asked(), None)
+        document(advice, &self.asked(), None).text(Screen::default())
     }
 
     fn json(&self, advice: &Advice) -> String {

@@ -30,10 +30,12 @@ fn document(schedulers: &[(&str, Runs)]) -> Document {
         schedulers.iter().map(|(name, _)| json!({ "scheduler": name, "object": null })).collect();
     let json = json!({
         "manifest": {
-            "scxlab": { "version": "0", "commit": null }, "targets": ["sim"], "schedulers": names,
-            "workload": { "workload": "w", "hash": "0" },
-            "machine": { "machine": "m", "description": "", "nr_cpus": 1, "fingerprint": "0" },
+            "scxlab": { "version": "0", "commit": null }, "target": "sim", "targets": ["sim"],
+            "schedulers": names,
+            "workload": { "workload": "w", "name": "w", "unit": "op", "hash": "0" },
+            "machine": { "machine": "m", "name": "m", "description": "", "nr_cpus": 1, "fingerprint": "0" },
             "runs": schedulers[0].1.len(), "seed": 0, "duration_ns": null,
+            "start_offset_max_ns": 0, "compute_noise_permille": 0,
         },
         "runs": runs,
     });

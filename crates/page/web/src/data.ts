@@ -5,6 +5,8 @@ export interface Page {
   title: string;
   version: string;
   verdict: Verdict;
+  /** What is wrong with the results that the page was made from. */
+  problems: string[];
   sessions: Session[];
   published: PublishedTable[];
   advice: Advice | null;
@@ -42,7 +44,20 @@ export interface Failure {
   at: number | null;
   message: string;
   story: string[];
-  again: string | null;
+  moments: Moments | null;
+  again: string;
+}
+
+/** What CPUs ran in the last moments before an ejection. */
+export interface Moments {
+  start: number;
+  end: number;
+  lanes: Lane[];
+}
+
+export interface Lane {
+  cpu: number;
+  runs: { task: string; start: number; end: number }[];
 }
 
 export interface Metric {

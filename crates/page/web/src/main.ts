@@ -20,7 +20,8 @@ function setColours(): void {
 }
 
 function head(page: Page): HTMLElement {
-  const { verdict } = page;
+  const { problems, verdict } = page;
+  const list = (texts: string[]) => texts.map((text) => element("li", {}, text));
   const theme = choice("Colours", ["as the system", "light", "dark"], (at) => {
     chosen = ([null, "light", "dark"] as const)[at];
     setColours();
@@ -32,7 +33,8 @@ function head(page: Page): HTMLElement {
     element("h1", {}, page.title),
     element("p", { class: "verdict" }, verdict.sentence),
     element("p", { class: "sure" }, verdict.sure),
-    element("ul", {}, ...verdict.reasons.map((reason) => element("li", {}, reason))),
+    problems.length ? element("ul", { class: "problems" }, ...list(problems)) : null,
+    element("ul", {}, ...list(verdict.reasons)),
     element("div", { class: "bar" }, theme),
   );
 }

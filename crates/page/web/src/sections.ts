@@ -5,6 +5,7 @@ import uPlot from "uplot";
 import type { Advice, Cell, Distribution, Failure, Metric, PublishedTable, Session, TimelineHead } from "./data";
 import { choice, element, table, type Column } from "./dom";
 import { percent, quantity, significant, time } from "./format";
+import { lastMoments } from "./moments";
 import { add, colour, figure, intervals, remove, solid } from "./plot";
 import type { Timeline } from "./timeline";
 
@@ -221,18 +222,19 @@ export function failures(session: Session, timeline: Timeline | null): HTMLEleme
 }
 
 function story(name: string, failure: Failure, timeline: Timeline | null): HTMLElement {
-  const { at } = failure;
-  const moments = at !== null && timeline?.has(name, failure.seed) ? element("button", { type: "button" }, "Show the last moments") : null;
-  moments?.addEventListener("click", () => void timeline!.lastMoments(name, failure.seed, at!));
-  const when = failure.at === null ? "" : ` at ${time(failure.at)}`;
+  const { at, moments } = failure;
+  const jump = at !== null && timeline?.has(name, failure.seed) ? element("button", { type: "button" }, "Show the last moments in the timeline") : null;
+  jump?.addEventListener("click", () => void timeline!.lastMoments(name, failure.seed, at!));
+  const when = at === null ? "" : ` at ${time(at)}`;
   return element(
     "article",
     { class: "story" },
     element("h3", {}, `${name}, seed ${failure.seed}: ${failure.kind}${when}`),
     element("p", {}, failure.message),
     failure.story.length ? element("pre", { tabindex: "0" }, failure.story.join("\n")) : null,
-    moments,
-    failure.again ? element("p", {}, "Again: ", element("code", {}, failure.again)) : null,
+    moments && lastMoments(moments),
+    jump,
+    element("p", {}, "Again: ", element("code", {}, failure.again)),
   );
 }
 

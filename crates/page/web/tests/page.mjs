@@ -105,7 +105,7 @@ async function shot(page) {
   for (const key of ["+", "+", "ArrowRight", "-"]) await page.keyboard.press(key);
 
   // The last moments of a run that was ejected.
-  await page.getByRole("button", { name: "Show the last moments" }).click();
+  await page.getByRole("button", { name: "Show the last moments in the timeline" }).click();
   await page.waitForSelector(".timeline .chart[data-ready='o1']");
   assert.equal(await page.locator(".timeline select").first().inputValue(), "1");
 

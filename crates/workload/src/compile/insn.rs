@@ -133,6 +133,10 @@ pub enum Insn {
     /// Index into `Tables::affinities`.
     SetAffinity(u32),
     ClearAffinity,
+    /// Index into `Tables::affinities`.
+    CpuOffline(u32),
+    /// Index into `Tables::affinities`.
+    CpuOnline(u32),
     SetNice(i8),
     /// Index into `Tables::policies`.
     SetPolicy(u32),
@@ -334,6 +338,12 @@ impl Lowering<'_> {
                 Insn::SetAffinity(push(&mut self.out.tables.affinities, cpus.clone()))
             }
             Op::ClearAffinity => Insn::ClearAffinity,
+            Op::CpuOffline(cpus) => {
+                Insn::CpuOffline(push(&mut self.out.tables.affinities, cpus.clone()))
+            }
+            Op::CpuOnline(cpus) => {
+                Insn::CpuOnline(push(&mut self.out.tables.affinities, cpus.clone()))
+            }
             Op::SetNice(nice) => Insn::SetNice(*nice),
             Op::SetPolicy(policy) => Insn::SetPolicy(push(&mut self.out.tables.policies, *policy)),
             // `check::cgroups` has put every cgroup that an op names into the table of cgroups,

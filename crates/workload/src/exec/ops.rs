@@ -6,7 +6,7 @@
 //! objects (`sync`, `pipe`, `spin`).
 
 use scxlab_kernel::behavior::{Call, Sys, TaskStep};
-use scxlab_machine::id::{CgroupId, Nanos};
+use scxlab_machine::id::{CgroupId, CpuId, Nanos};
 
 use super::stats::Pending;
 use super::thread::{NO_THREAD, Wait};
@@ -113,6 +113,8 @@ impl Executor {
                 let got = sys.set_affinity(task, &self.all_cpus);
                 self.checked(sys, t, "sched_setaffinity", got);
             }
+            Insn::CpuOffline(index) => self.hotplug(sys, t, index, false),
+            Insn::CpuOnline(index) => self.hotplug(sys, t, index, true),
             Insn::SetNice(nice) => {
                 sys.charge(self.costs.sched_set);
                 let got = sys.set_nice(task, nice);
@@ -144,6 +146,17 @@ impl Executor {
             _ => {}
         }
         Flow::Next
+    }
+
+    /// Takes the CPUs of a list off line, or brings them back.
+    fn hotplug(&mut self, sys: &mut dyn Sys, t: usize, list: u32, online: bool) {
+        let cpus: Vec<u32> = self.compiled.tables.affinities[list as usize].iter().collect();
+        let what = if online { "cpu_online" } else { "cpu_offline" };
+        for cpu in cpus {
+            sys.charge(self.costs.sched_set);
+            let got = sys.set_cpu_online(CpuId(cpu), online);
+            self.checked(sys, t, what, got);
+        }
     }
 
     fn sleep_until(&mut self, at: Nanos, t: usize) -> Flow {

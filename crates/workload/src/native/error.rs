@@ -37,6 +37,8 @@ pub enum SetupError {
     /// The kernel, or its boot parameters, lack something; the rights of the caller do not matter.
     #[error("the workload needs {what}, which this kernel lacks{advice}")]
     Lacks { what: String, advice: String },
+    #[error("thread \"{thread}\" takes CPUs off line, which scxlab does only in the simulation")]
+    Hotplug { thread: String },
     #[error("the program touches {wanted} bytes of memory, but only {available} are available")]
     Memory { wanted: u64, available: u64 },
     #[error("interrupted by signal {0} before the start")]

@@ -318,6 +318,17 @@ ops! {
     /// Allows every CPU again.
     "clear_affinity" = ClearAffinity;
 
+    /// Takes these CPUs off line: their tasks go to other CPUs. The call fails for the CPU that the
+    /// thread runs on, and for the last one on line.
+    "cpu_offline" = CpuOffline(cpus: Cpus),
+        native: "Refused.",
+        refused: "if the machine lacks one of the CPUs.";
+
+    /// Brings these CPUs back on line.
+    "cpu_online" = CpuOnline(cpus: Cpus),
+        native: "Refused.",
+        refused: "if the machine lacks one of the CPUs.";
+
     /// `setpriority`.
     "set_nice" = SetNice(nice: Nice);
 

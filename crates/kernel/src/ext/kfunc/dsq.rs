@@ -184,10 +184,20 @@ impl Kernel {
             return 0;
         };
         if !self.consume(cpu, dsq, flags) {
+            self.note_dsq_miss(dsq);
             return 0;
         }
         self.ext.cpus[cpu].dispatch.nr_tasks += 1;
         1
+    }
+
+    /// Records that the DSQ had no task for the CPU, if a sink takes the events.
+    fn note_dsq_miss(&mut self, dsq: DsqId) {
+        if self.tracer.is_recording() {
+            let q = self.ext.dsqs.get(dsq);
+            let (id, queued) = (q.user_visible_id(), q.len() as u32);
+            self.note(EventKind::DsqMiss { dsq: id, queued });
+        }
     }
 }
 

@@ -4,68 +4,80 @@
 use std::fmt::Write;
 
 use super::{CellReport, SCORE_HEADINGS, ThreadReport, Verdict, columns, percent, score_columns};
-use crate::report::format::{Align, grid};
+use crate::report::document::{Align, Cell, Document, Mark, Table};
 
 /// Number of the worst cells that are listed.
 const WORST: usize = 12;
 
-/// Returns the report as text.
-pub fn text(threads: &[ThreadReport]) -> String {
-    let mut text = String::new();
+/// Returns the report for a screen.
+pub fn document(threads: &[ThreadReport]) -> Document {
+    let mut document = Document::default();
     for thread in threads {
-        let _ = writeln!(text, "{} ({}): {}", thread.thread, thread.date, thread.title);
-        if let Some(machine) = &thread.machine {
-            let _ = writeln!(text, "on {machine}, {} runs a setup", thread.runs);
-        } else {
-            let _ = writeln!(text, "{} runs a setup", thread.runs);
-        }
+        document.push_text(format!("{} ({}): {}\n", thread.thread, thread.date, thread.title));
+        let machine = thread.machine.as_ref().map(|machine| format!("on {machine}, "));
+        document.push_text(format!(
+            "{}{} runs a setup\n",
+            machine.unwrap_or_default(),
+            thread.runs
+        ));
         for (id, (title, unit)) in &thread.tables {
             let cells: Vec<&CellReport> = thread.cells.iter().filter(|c| c.table == *id).collect();
-            if !cells.is_empty() {
-                let _ = writeln!(text, "\n{id}: {title} [{unit}]");
-                text.push_str(&table(&cells));
+            if let Some(table) = table(cells) {
+                document.push_text(format!("\n{id}: {title} [{unit}]\n"));
+                document.push(table);
             }
         }
-        text.push('\n');
-        worst(&mut text, thread);
+        document.push_text("\n");
+        document.push_text(worst(thread));
     }
     if threads.iter().any(|thread| !thread.scores.is_empty()) {
-        text.push_str(&scores(threads));
+        document.push_text("Scores, with 95 % intervals:\n");
+        document.push(scores(threads));
     }
-    text
+    document
 }
 
-fn table(cells: &[&CellReport]) -> String {
-    let Some(first) = cells.first() else { return String::new() };
-    let mut head: Vec<String> = first.keys.keys().cloned().collect();
-    let keys = head.len();
-    head.extend(
-        ["figure", "published", "predicted", "change", "predicted change", ""].map(str::to_owned),
-    );
-    let mut sorted = cells.to_vec();
-    sorted.sort_by_key(|cell| cell.row);
-    let line = |cell: &&CellReport| {
-        let mut line: Vec<String> = cell.keys.values().cloned().collect();
-        line.push(cell.column.clone());
-        let [published, predicted, change, predicted_change, mut verdict] = columns(cell);
-        if cell.verdict == Verdict::Failed {
-            verdict = format!("{verdict}: {}", cell.why.as_deref().unwrap_or_default());
-        }
-        line.extend([published, predicted, change, predicted_change, verdict]);
-        line
+/// Returns the table of cells; None if there are none.
+fn table(mut cells: Vec<&CellReport>) -> Option<Table> {
+    let keys = cells.first()?.keys.keys();
+    let named = ["figure", "published", "predicted", "change", "predicted change", ""];
+    let head: Vec<Cell> = keys.map(String::as_str).chain(named).map(Cell::head).collect();
+    let figure = head.len() - named.len();
+    let mut table = Table::new(head, figure + 1, named.len() - 1);
+    table.aligns[..=figure].fill(Align::Left);
+    if let Some(verdict) = table.aligns.last_mut() {
+        *verdict = Align::Left;
+    }
+    cells.sort_by_key(|cell| cell.row);
+    table.rows.extend(cells.into_iter().map(row));
+    Some(table)
+}
+
+fn row(cell: &CellReport) -> Vec<Cell> {
+    let [published, predicted, change, predicted_change, mut verdict] = columns(cell);
+    if cell.verdict == Verdict::Failed {
+        verdict = format!("{verdict}: {}", cell.why.as_deref().unwrap_or_default());
+    }
+    let mark = match cell.verdict {
+        Verdict::Agrees | Verdict::Quiet => Mark::Better,
+        Verdict::Size | Verdict::Sign | Verdict::Loud => Mark::Worse,
+        Verdict::Failed => Mark::Failure,
+        Verdict::NotPredicted => Mark::Noise,
+        Verdict::NoEffect | Verdict::Unpublished => Mark::Plain,
     };
-    let lines: Vec<Vec<String>> = std::iter::once(head).chain(sorted.iter().map(line)).collect();
-    let mut aligns = vec![Align::Left; keys + 1];
-    aligns.extend([Align::Right, Align::Right, Align::Right, Align::Right, Align::Left]);
-    grid(&lines, &aligns)
+    let names = cell.keys.values().chain([&cell.column]);
+    let figures = [published, predicted, change, predicted_change];
+    let mut row: Vec<Cell> = names.chain(&figures).map(Cell::plain).collect();
+    row.push(Cell::new(verdict, mark));
+    row
 }
 
-fn worst(text: &mut String, thread: &ThreadReport) {
+fn worst(thread: &ThreadReport) -> String {
     let worst = thread.worst();
     if worst.is_empty() {
-        return;
+        return String::new();
     }
-    let _ = writeln!(text, "Worst cells:");
+    let mut text = "Worst cells:\n".to_owned();
     for cell in worst.iter().take(WORST) {
         let keys: Vec<String> = cell.keys.iter().map(|(k, v)| format!("{k}={v}")).collect();
         let change = |change: Option<f64>| change.map_or("-".to_owned(), percent);
@@ -84,17 +96,16 @@ fn worst(text: &mut String, thread: &ThreadReport) {
         let _ = writeln!(text, "  and {} more (--format json has all)", worst.len() - WORST);
     }
     text.push('\n');
+    text
 }
 
-fn scores(threads: &[ThreadReport]) -> String {
-    let mut lines = vec![vec!["thread".to_owned(), "table".to_owned()]];
-    lines[0].extend(SCORE_HEADINGS.map(str::to_owned));
+fn scores(threads: &[ThreadReport]) -> Table {
+    let head = ["thread", "table"].into_iter().chain(SCORE_HEADINGS);
+    let mut table = Table::new(head.map(Cell::head).collect(), 2, 1);
+    table.aligns[1] = Align::Left;
     for score in threads.iter().flat_map(|thread| &thread.scores) {
-        let mut line = vec![score.thread.clone(), score.table.clone()];
-        line.extend(score_columns(score));
-        lines.push(line);
+        let named = [score.thread.clone(), score.table.clone()];
+        table.rows.push(named.into_iter().chain(score_columns(score)).map(Cell::plain).collect());
     }
-    let mut aligns = vec![Align::Left; 2];
-    aligns.extend([Align::Right; 7]);
-    format!("Scores, with 95 % intervals:\n{}", grid(&lines, &aligns))
+    table
 }
