@@ -43,7 +43,8 @@ fn table(mut cells: Vec<&CellReport>) -> Option<Table> {
     let named = ["figure", "published", "predicted", "change", "predicted change", ""];
     let head: Vec<Cell> = keys.map(String::as_str).chain(named).map(Cell::head).collect();
     let figure = head.len() - named.len();
-    let mut table = Table::new(head, figure + 1, named.len() - 1);
+    // A narrow screen shows the figures, the changes and the verdicts one below the other.
+    let mut table = Table::new(head, figure + 1, 2);
     table.aligns[..=figure].fill(Align::Left);
     if let Some(verdict) = table.aligns.last_mut() {
         *verdict = Align::Left;
