@@ -25,7 +25,7 @@ make_environment() {
 # build_wheel PROFILE FOLDER
 build_wheel() {
     rm -rf "$2"
-    "$python" -m maturin --quiet build --profile "$1" --locked --manifest-path py/Cargo.toml \
+    "$python" -m maturin build --quiet --profile "$1" --locked --manifest-path py/Cargo.toml \
         --out "$2"
 }
 

@@ -135,7 +135,7 @@ def test_batches_are_long_enough_and_the_last_are_short() -> None:
     assert fake._size(8, 2) == 2
     assert fake._size(1, 2) == 1
     # A thousand threads get batches so long that the client can handle all of them.
-    assert fake._size(1_000_000, 1000) * 0.05 >= 2 * cluster.HANDLING * 1000
+    assert fake._size(2_000_000, 1000) * 0.05 >= 2 * cluster.HANDLING * 1000
 
 
 def sweep_by_command(command: Path, folder: Path, python: str, address: str) -> tuple[int, str]:

@@ -289,7 +289,10 @@ impl std::fmt::Display for CliError {
             CliError::Regressed { summary } => write!(f, "check: {summary}"),
             CliError::Undecided { summary } => write!(f, "check: {summary}"),
             CliError::NotRun { cells, of } => {
-                write!(f, "{cells} of {of} cells could not be run, for the reasons above")
+                write!(
+                    f,
+                    "{cells} of {of} cells could not be run, for reasons such as the one above"
+                )
             }
             CliError::NoPython { python, why } => write!(
                 f,

@@ -50,7 +50,7 @@ pub fn sweep(args: &SweepArgs) -> Result<()> {
         missing.len(),
         store.results_path().display()
     ))?;
-    match summary.not_run.values().map(|reason| reason.cells).sum() {
+    match summary.refused {
         0 => Ok(()),
         cells => Err(CliError::NotRun { cells, of: summary.cells }.into()),
     }

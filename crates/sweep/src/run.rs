@@ -130,9 +130,10 @@ impl Work<'_> {
         // Store the finished cells first, because the error may be an interruption.
         let stored = self.store.add(&finished);
         if let Err(error) = result.and(stored) {
-            self.is_over.store(true, Ordering::Relaxed);
             let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
             first.get_or_insert(error);
+            // Only now, so that the error is not that of a thread which this one ends.
+            self.is_over.store(true, Ordering::Relaxed);
         }
     }
 

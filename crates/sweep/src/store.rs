@@ -13,6 +13,8 @@
 //! killed while it merges may leave a cell in two files; both have the same values.
 
 mod place;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 use std::io;

@@ -141,40 +141,31 @@ fn setting(variants: &[Variant], name: &str) -> Values {
 pub struct Summary {
     pub cells: usize,
     pub finished: usize,
-    /// Cells whose scheduler left before the end.
-    pub ejected: usize,
-    /// Cells whose scheduler stayed, but whose run ended irregularly.
-    pub ended_early: usize,
-    /// Cells with tasks that were runnable and never ran.
+    /// Number of cells that the simulator refused.
+    pub refused: usize,
+    /// Number of cells with tasks that were runnable and never ran.
     pub starved: usize,
-    /// Cells without a run, by reason, with the row of the first.
-    pub not_run: IndexMap<String, NotRun>,
+    /// Cells that do not count, by the kind of their end.
+    pub failures: IndexMap<String, Failures>,
 }
 
-/// Cells that the simulator refused for the same reason.
+/// Cells that failed in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotRun {
+pub struct Failures {
     pub cells: usize,
-    /// Axes of the first of them.
+    /// Axes of the first of them, and its message.
     pub first: String,
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Summary { cells, finished, ejected, ended_early, starved, not_run } = self;
+        let Summary { cells, finished, starved, failures, .. } = self;
         writeln!(f, "{finished} of {cells} cells are finished")?;
-        for (count, what) in [
-            (ejected, "ended with an ejected scheduler"),
-            (ended_early, "ended early"),
-            (starved, "left tasks without CPU time"),
-        ] {
-            if *count > 0 {
-                writeln!(f, "  {count} {what}")?;
-            }
+        for (kind, Failures { cells, first }) in failures {
+            writeln!(f, "  {cells} {kind}; the first: {first}")?;
         }
-        for (why, NotRun { cells, first }) in not_run {
-            writeln!(f, "  {cells} could not be run: {why}")?;
-            writeln!(f, "    the first: {first}")?;
+        if *starved > 0 {
+            writeln!(f, "  {starved} left tasks without CPU time")?;
         }
         Ok(())
     }
@@ -184,32 +175,34 @@ impl ResultsTable {
     pub fn summary(&self) -> Summary {
         let mut summary =
             Summary { cells: self.cells, finished: self.finished, ..Summary::default() };
-        let text = |name| match self.table.column(name) {
-            Some(Values::Text(values)) => &values[..],
-            _ => &[],
-        };
-        let (exits, stops, reasons) = (text("exit"), text("stop"), text("stop_message"));
-        let never_ran = match self.table.column("never_ran") {
-            Some(Values::Int(values)) => &values[..],
-            _ => &[],
-        };
+        if let Some(Values::Int(never_ran)) = self.table.column("never_ran") {
+            summary.starved = never_ran.iter().filter(|tasks| **tasks > Some(0)).count();
+        }
         for row in 0..self.finished {
-            let (exit, stop) = (exits[row].as_deref(), stops[row].as_deref().unwrap_or_default());
-            if stop == NOT_RUN {
-                let why = reasons[row].clone().unwrap_or_default();
-                let first = || NotRun { cells: 0, first: self.describe(row) };
-                summary.not_run.entry(why).or_insert_with(first).cells += 1;
-                continue;
-            }
+            let (exit, stop) = (self.text("exit", row), self.text("stop", row));
             let kind = StopKind::ALL.iter().find(|kind| kind.name() == stop);
-            if exit != Some(Exit::NONE) {
-                summary.ejected += 1;
+            let (kind, message) = if stop == NOT_RUN {
+                summary.refused += 1;
+                ("could not be run".to_owned(), self.text("stop_message", row))
+            } else if exit != Exit::NONE {
+                (format!("ejected ({exit})"), self.text("exit_message", row))
             } else if !kind.is_some_and(|kind| kind.is_regular()) {
-                summary.ended_early += 1;
-            }
-            summary.starved += usize::from(never_ran[row] > Some(0));
+                (format!("ended early ({stop})"), self.text("stop_message", row))
+            } else {
+                continue;
+            };
+            let first = || format!("{}: {message}", self.describe(row));
+            let new = || Failures { cells: 0, first: first() };
+            summary.failures.entry(kind).or_insert_with(new).cells += 1;
         }
         summary
+    }
+
+    fn text(&self, column: &str, row: usize) -> &str {
+        match self.table.column(column) {
+            Some(Values::Text(values)) => values[row].as_deref().unwrap_or_default(),
+            _ => "",
+        }
     }
 
     /// Names the cell of a row by its axes.

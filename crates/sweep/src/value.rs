@@ -48,7 +48,6 @@ impl OneOrMany {
 /// else texts. None is null.
 pub fn column(values: &[Option<&Value>]) -> Values {
     let all = |is: fn(&Value) -> bool| values.iter().flatten().all(|value| is(value));
-    let map = |values: &[Option<&Value>]| values.iter().map(|v| v.map(Value::to_string)).collect();
     if all(|value| matches!(value, Value::Bool(_))) {
         let is = |value: &Option<&Value>| value.map(|value| matches!(value, Value::Bool(true)));
         Values::Bool(values.iter().map(is).collect())
@@ -66,6 +65,22 @@ pub fn column(values: &[Option<&Value>]) -> Values {
         };
         Values::Float(values.iter().map(float).collect())
     } else {
-        Values::Text(map(values))
+        Values::Text(values.iter().map(|value| value.map(Value::to_string)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_has_the_common_type_of_its_values() {
+        let (int, float, bool) = (Value::Int(1), Value::Float(0.5), Value::Bool(true));
+        let text = Value::Text("a".to_owned());
+        assert_eq!(column(&[Some(&int), None]), Values::Int(vec![Some(1), None]));
+        assert_eq!(column(&[Some(&int), Some(&float)]), Values::Float(vec![Some(1.0), Some(0.5)]));
+        assert_eq!(column(&[None, Some(&bool)]), Values::Bool(vec![None, Some(true)]));
+        let texts = ["1", "true", "a"].map(|text| Some(text.to_owned()));
+        assert_eq!(column(&[Some(&int), Some(&bool), Some(&text)]), Values::Text(texts.into()));
     }
 }

@@ -23,9 +23,9 @@ from ._scxlab import HostError, abi
 
 #: Largest part of the work that scheduling may cost.
 COST = 0.02
-#: Time in which the client and the scheduler handle one batch, in s; measured by
-#: py/benchmarks/efficiency.py.
-HANDLING = 0.005
+#: Time in which the client and the scheduler handle one batch, in s: as py/benchmarks/efficiency.py
+#: measured it on two busy CPUs that client, scheduler and workers shared.
+HANDLING = 0.016
 #: Shortest work of a batch in s. A longer batch loses more when a worker dies.
 WORK_MIN = 1.0
 #: Number of batches that each thread of the cluster has or waits for, so that it never idles.
