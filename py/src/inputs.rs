@@ -48,7 +48,7 @@ pub const WORKLOADS: &[(&str, &str)] = embed![
 
 /// Returns the files of this host, and the workloads inside the module.
 pub fn inputs() -> Inputs {
-    let inputs = Inputs::default();
+    let inputs = Inputs::default().keep_code(true);
     // A file of the user goes before one of the same path in the module.
     for (path, text) in WORKLOADS.iter().filter(|(path, _)| !Path::new(path).is_file()) {
         inputs.add(path, text.as_bytes());
