@@ -480,13 +480,34 @@ impl Recorder {
                     _ => return,
                 }
             }
-            State::Running => return self.wake_early(at, task, waker),
+            State::Running => match self.unexplained(at, task) {
+                Some(sleep) => return self.wake_late(task, sleep, waker),
+                None => return self.wake_early(at, task, waker),
+            },
             State::Ready { .. } | State::Dead => return,
         };
         let source = waker.map_or(Waker::Interrupt, Waker::Task);
         self.end_sleep(at, task, sleep, source);
         self.tracks[task as usize].state = State::Ready { since: at };
         if let Some(waker) = waker.filter(|_| sleep != NO_SLEEP) {
+            self.push(waker, Step::Wake(task, sleep));
+        }
+    }
+
+    /// Returns the wait after which a task runs, if it ended shortly before, and no wake-up came.
+    fn unexplained(&self, at: Nanos, task: TaskIndex) -> Option<u32> {
+        let began = self.tracks[task as usize].switched_in;
+        let sleeps = &self.history.tasks[task as usize].sleeps;
+        let last = sleeps.last().filter(|s| s.by == Waker::Unknown && s.until == Some(began))?;
+        let is_late = at.saturating_sub(began) <= CALL_LENGTH && last.from <= at;
+        is_late.then(|| sleeps.len() as u32 - 1)
+    }
+
+    /// Notes a wake-up that another CPU recorded after the woken task was running.
+    fn wake_late(&mut self, task: TaskIndex, sleep: u32, waker: Option<TaskIndex>) {
+        let by = waker.map_or(Waker::Interrupt, Waker::Task);
+        self.history.tasks[task as usize].sleeps[sleep as usize].by = by;
+        if let Some(waker) = waker {
             self.push(waker, Step::Wake(task, sleep));
         }
     }

@@ -5,8 +5,9 @@
 //! Owns: the rule that tasks are regular. Between the same two acts (its anchors), a task does the
 //! same posts, waits and uses of mutexes. The longest sequence that was seen between two anchors,
 //! in at least a twentieth of the cases, is what the task does there; a case with a part of the
-//! sequence is completed. Tasks that ended during the recording are judged together with those of
-//! their role.
+//! sequence is completed. Between anchors that are rare, such as those of a task's begin, a task
+//! does what it does elsewhere, if only one such sequence has what was seen as a part. Tasks that
+//! ended during the recording are judged together with those of their role.
 //!
 //! The posts of a pass must equal its waits. Surplus inferred ones are taken back, and a semaphore
 //! starts at the value that the recorded order needs.
@@ -51,6 +52,9 @@ struct Gap {
 /// The tasks that are alike, and the acts on both sides of a gap.
 type Anchors = (Alike, String, String);
 
+/// What tasks do between two anchors, and the work before each token.
+type Usual = (Vec<Token>, Vec<Nanos>);
+
 /// Tasks that show the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Alike {
@@ -79,13 +83,14 @@ pub fn complete(plan: &Plan<'_>, items: &mut BTreeMap<TaskIndex, Vec<Item>>) -> 
             seen.entry(anchors).or_default().entry(gap.tokens).or_default().push(gap.before);
         }
     }
-    let usual: BTreeMap<Anchors, (Vec<Token>, Vec<Nanos>)> =
+    let usual: BTreeMap<Anchors, Usual> =
         seen.into_iter().filter_map(|(anchors, cases)| Some((anchors, longest(cases)?))).collect();
     let mut inferred: BTreeMap<Semaphore, Vec<Inferred>> = BTreeMap::new();
     for (&task, list) in items.iter_mut() {
         let found = gaps(task, list);
         for (anchors, mut gap) in found.into_iter().rev() {
-            let Some((tokens, before)) = usual.get(&anchors) else { continue };
+            let known = usual.get(&anchors).or_else(|| elsewhere(&usual, &anchors.0, &gap.tokens));
+            let Some((tokens, before)) = known else { continue };
             for at in missing(&gap.tokens, tokens).unwrap_or_default() {
                 let new = (at, tokens[at], before[at]);
                 insert(plan, task, list, &mut gap, new, &mut inferred);
@@ -93,6 +98,18 @@ pub fn complete(plan: &Plan<'_>, items: &mut BTreeMap<TaskIndex, Vec<Item>>) -> 
         }
     }
     balance(plan, items, &inferred)
+}
+
+/// Returns the only sequence of these tasks of which `tokens` is a part.
+fn elsewhere<'a>(
+    usual: &'a BTreeMap<Anchors, Usual>,
+    tasks: &Alike,
+    tokens: &[Token],
+) -> Option<&'a Usual> {
+    let own = usual.iter().filter(|((of, ..), _)| of == tasks).map(|(_, usual)| usual);
+    let mut fitting = own.filter(|(whole, _)| missing(tokens, whole).is_some());
+    let first = fitting.next().filter(|_| !tokens.is_empty())?;
+    fitting.all(|(whole, _)| *whole == first.0).then_some(first)
 }
 
 /// An inferred post or wait.
@@ -168,22 +185,28 @@ fn gaps(
     if plan.history.tasks[task as usize].is_vcpu {
         return gaps;
     }
-    let (mut last, mut gap, mut work) = ("begin".to_owned(), Gap::default(), 0);
+    let anchor_of = |item: &Item| match (&item.act, token(plan, task, &item.act)) {
+        (Act::Op(op), _) => Some(label(op)),
+        (_, Some(token)) if Some(&token) == frequent => Some(format!("{token:?}")),
+        _ => None,
+    };
+    // A task that lived until the end begins again after its last act, so that its first act
+    // follows its last one.
+    let ends = plan.history.tasks[task as usize].ended.is_some();
+    let before = items.iter().rev().find_map(anchor_of).filter(|_| !ends);
+    let mut last = before.unwrap_or_else(|| "begin".to_owned());
+    let (mut gap, mut work) = (Gap::default(), 0);
     for (i, item) in items.iter().enumerate() {
-        let token = token(plan, task, &item.act);
-        let anchor = match (&item.act, token) {
-            (Act::Op(op), _) => label(op),
-            (_, Some(token)) if Some(&token) == frequent => format!("{token:?}"),
-            (_, Some(token)) => {
-                gap.tokens.push(token);
-                gap.before.push(work);
-                continue;
+        let Some(anchor) = anchor_of(item) else {
+            match (&item.act, token(plan, task, &item.act)) {
+                (_, Some(token)) => {
+                    gap.tokens.push(token);
+                    gap.before.push(work);
+                }
+                (Act::Work(ns), _) => work += ns,
+                _ => {}
             }
-            (Act::Work(ns), _) => {
-                work += ns;
-                continue;
-            }
-            _ => continue,
+            continue;
         };
         gap.to = i;
         let from = Gap { from: i + 1, ..Gap::default() };
@@ -191,7 +214,7 @@ fn gaps(
         gaps.push((anchors, std::mem::replace(&mut gap, from)));
         work = 0;
     }
-    if plan.history.tasks[task as usize].ended.is_some() {
+    if ends {
         gap.to = items.len();
         gaps.push(((role, last, "end".to_owned()), gap));
     }
@@ -208,7 +231,7 @@ pub fn label(op: &Op) -> String {
 }
 
 /// Returns the longest frequent sequence, and the usual work before each of its tokens.
-fn longest(cases: BTreeMap<Vec<Token>, Vec<Vec<Nanos>>>) -> Option<(Vec<Token>, Vec<Nanos>)> {
+fn longest(cases: BTreeMap<Vec<Token>, Vec<Vec<Nanos>>>) -> Option<Usual> {
     let total: usize = cases.values().map(Vec::len).sum();
     let frequent = cases.into_iter().filter(|(_, seen)| seen.len() > 1 && seen.len() * 20 >= total);
     let (tokens, seen) = frequent.max_by_key(|(tokens, seen)| (tokens.len(), seen.len()))?;
