@@ -119,14 +119,13 @@ struct Inferred {
     is_post: bool,
 }
 
-/// Returns the act with the most occurrences of the tasks that have no other acts than posts and
-/// waits.
+/// Returns the most frequent post or wait of the tasks that have hardly any other acts.
 fn most_frequent(
     plan: &Plan<'_>,
     items: &BTreeMap<TaskIndex, Vec<Item>>,
 ) -> BTreeMap<Alike, Token> {
     let mut counts: BTreeMap<Alike, BTreeMap<Token, usize>> = BTreeMap::new();
-    let mut anchored: BTreeMap<Alike, bool> = BTreeMap::new();
+    let mut others: BTreeMap<Alike, usize> = BTreeMap::new();
     for (&task, items) in items {
         let role = alike(plan, task);
         for item in items {
@@ -134,14 +133,17 @@ fn most_frequent(
                 (Some(token), _) => {
                     *counts.entry(role).or_default().entry(token).or_default() += 1;
                 }
-                (None, Act::Op(_)) => *anchored.entry(role).or_default() = true,
+                (None, Act::Op(_)) => *others.entry(role).or_default() += 1,
                 _ => {}
             }
         }
     }
-    counts.retain(|role, _| !anchored.contains_key(role));
-    let most = |counts: BTreeMap<Token, usize>| counts.into_iter().max_by_key(|(_, n)| *n);
-    counts.into_iter().filter_map(|(role, c)| Some((role, most(c)?.0))).collect()
+    let most = |(role, counts): (Alike, BTreeMap<Token, usize>)| {
+        let (token, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let others = others.get(&role).copied().unwrap_or(0);
+        (others * 20 < count).then_some((role, token))
+    };
+    counts.into_iter().filter_map(most).collect()
 }
 
 fn token(plan: &Plan<'_>, task: TaskIndex, act: &Act) -> Option<Token> {
