@@ -44,16 +44,30 @@ fi
 run_one() {
     local target=$1 log=$found/$1.log artifact
     mkdir -p "$found/$target"
+    rm -f "$found/$target.failed"
     if fuzzer "$target" "$found/$target" "fuzz/corpus/$target" -- \
         -max_total_time="$FUZZ_SECONDS" -print_final_stats=1 "${options[@]}" >"$log" 2>&1; then
         echo "$target: $(awk '/^stat::number_of_executed_units/ { print $2 }' "$log") executions," \
             "$(sed -n 's/^#[0-9]*\s*DONE\s*cov: \([0-9]*\).*/\1/p' "$log") edges"
         return
     fi
-    tail -n 100 "$log"
-    echo "fuzz: $target has found something; all of its output is in $log"
     artifact=$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)
     [ -z "$artifact" ] || { echo "fuzz: the input, gzip and base64:"; gzip -9c "$artifact" | base64; }
+    tail -n 100 "$log"
+    echo "fuzz: $target has found something; all of its output is in $log"
+    touch "$found/$target.failed"
+    return 1
+}
+
+# Says at the end of all output which targets failed and why, and fails.
+summary() {
+    local target
+    for target in "$@"; do
+        [ ! -e "$found/$target.failed" ] || {
+            echo "fuzz: $target failed:"
+            grep -A 3 -e 'panicked at' -e '^SUMMARY:' -e 'ERROR: ' "$found/$target.log" | head -n 12 || true
+        }
+    done
     return 1
 }
 
@@ -78,7 +92,7 @@ case $command in
         install_pinned cargo-fuzz
         "$fuzz" fuzz build --dev --fuzz-dir fuzz
         gcc -shared -fPIC -o build/tools/fuzz-getrandom.so tools/fuzz-getrandom.c
-        printf '%s\n' "$@" | xargs -P "${FUZZ_JOBS:-1}" -n 1 "$0" run-one
+        printf '%s\n' "$@" | xargs -P "${FUZZ_JOBS:-1}" -n 1 "$0" run-one || summary "$@"
         ;;
     grow)
         install_pinned cargo-fuzz
