@@ -104,9 +104,9 @@ pub fn shipped() -> String {
     shipped.to_string()
 }
 
-/// Returns the mean of some values, and the half width of its 95 % interval, if there is one.
+/// Returns the mean of some values, and the limits of its 95 % interval, if there is one.
 #[pyfunction]
-pub fn mean_interval(values: Vec<f64>) -> (Option<f64>, Option<f64>) {
-    let Summary { mean, half_width, .. } = Summary::of(&values);
-    (mean, half_width)
+pub fn mean_interval(values: Vec<f64>) -> (Option<f64>, Option<f64>, Option<f64>) {
+    let Summary { mean, low, high, .. } = Summary::of(&values);
+    (mean, low, high)
 }

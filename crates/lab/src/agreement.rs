@@ -146,7 +146,7 @@ fn verdict(change: &Change, other: &Summary, tolerance_percent: u32) -> Agrees {
         _ if change.verdict == Verdict::NoRuns => Agrees::NoRuns,
         // The first target's mean is 0, so there is no relative change. The other target's mean is
         // outside the tolerance if its interval excludes 0.
-        (None, None) if other.half_width.is_some_and(|half| other.size() > half) => Agrees::Outside,
+        (None, None) if other.excludes_zero() => Agrees::Outside,
         (Some(low), Some(high)) if -limit <= low && high <= limit => Agrees::Within,
         (Some(low), Some(high)) if high < -limit || limit < low => Agrees::Outside,
         _ => Agrees::Open,

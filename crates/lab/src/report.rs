@@ -451,7 +451,7 @@ fn legend(groups: &[&[Run]], rows: &[MetricRow]) -> String {
     let runs = groups.first().map_or(0, |g| g.len());
     let mut lines = Vec::new();
     if runs > 1 {
-        lines.push("± 95 % interval of the mean".to_owned());
+        lines.push("± 95 % interval of the mean, its longer side".to_owned());
     }
     if runs > 1 && groups.len() > 1 {
         let paired = is_one_target(groups);

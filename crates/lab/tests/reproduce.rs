@@ -239,7 +239,7 @@ fn ranks_and_sizes() {
     let outcome = |predicted: f64| {
         let effect = Effects { published: Some(1.5), predicted, interval: None, counts: true };
         let kind = Kind::Value;
-        Outcome::Predicted(Prediction { kind, value: 1.0, half_width: None, effect: Some(effect) })
+        Outcome::Predicted(Prediction { kind, value: 1.0, interval: None, effect: Some(effect) })
     };
     let error = |predicted: f64| {
         let outcome = outcome(predicted);

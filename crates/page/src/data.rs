@@ -98,8 +98,9 @@ pub struct Metric {
 pub struct Cell {
     pub n: usize,
     pub mean: Option<f64>,
-    /// Half the width of the 95 % interval.
-    pub half: Option<f64>,
+    /// 95 % interval of the mean.
+    pub low: Option<f64>,
+    pub high: Option<f64>,
     /// Change against the first scheduler; None for the first.
     pub change: Option<scxlab_lab::stats::Change>,
 }

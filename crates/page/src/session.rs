@@ -158,10 +158,10 @@ fn metrics(groups: &[Group<'_>]) -> Vec<Metric> {
         let base = groups.first().map(|group| (group.runs, values(group.runs, name)));
         let cell = |(at, group): (usize, &Group<'_>)| {
             let values = values(group.runs, name);
-            let Summary { n, mean, half_width } = Summary::of(&known(&values));
+            let Summary { n, mean, low, high } = Summary::of(&known(&values));
             let base = base.as_ref().filter(|_| at > 0);
             let change = base.map(|(runs, base)| change_of(runs, group.runs, base, &values));
-            Cell { n, mean, half: half_width, change }
+            Cell { n, mean, low, high, change }
         };
         Metric {
             name: name.to_owned(),

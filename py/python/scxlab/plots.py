@@ -14,20 +14,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pyarrow as pa
 
-from ._scxlab import InputError, mean_interval
-
-#: Columns that are no axis of a sweep, besides the metrics.
-_OUTCOME = [
-    "counts",
-    "exit",
-    "exit_message",
-    "stop",
-    "stop_message",
-    "never_ran",
-    "virtual_ns",
-    "trace_hash",
-]
-
+from ._scxlab import OUTCOME_COLUMNS, InputError, mean_interval
 
 def frame(results: Any) -> pd.DataFrame:
     """Returns results as a pandas frame, in which whole numbers stay whole beside nulls."""
@@ -61,10 +48,11 @@ def response(results: Any, x: str, metric: str, by: str | None = None, ax: Any =
     groups = [(None, some)] if by is None else list(some.groupby(by))
     for label, group in groups:
         points = [(at, *mean_interval(list(one[metric]))) for at, one in group.groupby(x)]
-        at, means, halves = zip(*points, strict=True)
+        at, means, lows, highs = zip(*points, strict=True)
         # A single run has no interval.
-        errors = [half or 0.0 for half in halves]
-        ax.errorbar(at, means, yerr=errors, marker="o", capsize=3, label=label)
+        below = [0.0 if low is None else mean - low for mean, low in zip(means, lows, strict=True)]
+        above = [0.0 if high is None else high - mean for mean, high in zip(means, highs, strict=True)]
+        ax.errorbar(at, means, yerr=(below, above), marker="o", capsize=3, label=label)
     if by is not None:
         ax.legend(title=by)
     return _labelled(ax, x, metric, left_out)
@@ -128,8 +116,8 @@ def _counting(results: Any, *columns: str) -> tuple[pd.DataFrame, int]:
     """Returns the rows that count and have the columns, and the number of the others."""
     every = frame(results)
     for column in columns:
-        if column not in every.columns or column in _OUTCOME:
-            known = ", ".join(name for name in every.columns if name not in _OUTCOME)
+        if column not in every.columns or column in OUTCOME_COLUMNS:
+            known = ", ".join(name for name in every.columns if name not in OUTCOME_COLUMNS)
             raise InputError(f"no column \"{column}\"; there are {known}")
     some = every[every["counts"].astype(bool)]
     axes = _axes(every)

@@ -9,7 +9,7 @@ use crate::results::Results;
 use crate::run::Run;
 use crate::stats::Summary;
 
-const COLUMNS: [&str; 16] = [
+const COLUMNS: [&str; 17] = [
     "workload",
     "machine",
     "target",
@@ -20,7 +20,8 @@ const COLUMNS: [&str; 16] = [
     "runs",
     "counted",
     "mean",
-    "half_width",
+    "mean_low",
+    "mean_high",
     "baseline",
     "change",
     "change_low",
@@ -83,7 +84,8 @@ fn lines(baseline: &[Run], group: &[Run], selection: &Selection) -> Vec<Vec<Stri
             group.len().to_string(),
             summary.n.to_string(),
             number(summary.mean),
-            number(summary.half_width),
+            number(summary.low),
+            number(summary.high),
         ];
         if std::ptr::eq(baseline, group) {
             line.extend(std::iter::repeat_n(String::new(), 5));

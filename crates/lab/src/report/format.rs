@@ -55,17 +55,17 @@ impl Scale {
         format!("{scaled:.digits$} {}", self.unit)
     }
 
-    /// Formats a summary as `12.3 ±0.4`. Both numbers have the number of decimals that suits the
-    /// larger number. Returns `-` if there is no mean.
+    /// Formats a summary as `12.3 ±0.4`, with the longer arm of the interval. Both numbers have the
+    /// number of decimals that suits the larger number. Returns `-` if there is no mean.
     pub fn summary(&self, summary: &Summary) -> String {
         let Some(mean) = summary.mean else {
             return ABSENT.into();
         };
         let mean = mean / self.divisor;
-        let half = summary.half_width.map(|h| h / self.divisor);
-        let digits = digits(mean.abs().max(half.unwrap_or(0.0)));
-        match half {
-            Some(half) => format!("{mean:.digits$} ±{half:.digits$}"),
+        let arm = summary.longer_arm().map(|arm| arm / self.divisor);
+        let digits = digits(mean.abs().max(arm.unwrap_or(0.0)));
+        match arm {
+            Some(arm) => format!("{mean:.digits$} ±{arm:.digits$}"),
             None => format!("{mean:.digits$}"),
         }
     }

@@ -22,13 +22,18 @@ fn changes_say_what_is_noise() {
 
 #[test]
 fn units_suit_the_largest_value() {
-    let s = |n, mean, half_width| Summary { n, mean: Some(mean), half_width };
+    let s = |n, mean: f64, below: Option<f64>, above: Option<f64>| {
+        let (low, high) = (below.map(|b| mean - b), above.map(|a| mean + a));
+        Summary { n, mean: Some(mean), low, high }
+    };
     assert_eq!(Scale::time(1_500.0).label("wait"), "wait, us");
-    assert_eq!(Scale::time(1_500.0).summary(&s(3, 1500.0, Some(20.0))), "1.50 ±0.02");
+    assert_eq!(Scale::time(1_500.0).summary(&s(3, 1500.0, Some(20.0), Some(20.0))), "1.50 ±0.02");
+    let skewed = s(3, 1500.0, Some(20.0), Some(90.0));
+    assert_eq!(Scale::time(1_500.0).summary(&skewed), "1.50 ±0.09");
     assert_eq!(Scale::time(0.0).label("wait"), "wait, ns");
-    assert_eq!(Scale::time(0.0).summary(&s(1, 0.0, None)), "0");
+    assert_eq!(Scale::time(0.0).summary(&s(1, 0.0, None, None)), "0");
     assert_eq!(Scale::count(2.5e7).label("throughput, loop/s"), "throughput, 10^6 loop/s");
-    assert_eq!(Scale::count(2.5e7).summary(&s(2, 2.5e7, Some(0.0))), "25.0 ±0.0");
+    assert_eq!(Scale::count(2.5e7).summary(&s(2, 2.5e7, Some(0.0), Some(0.0))), "25.0 ±0.0");
     assert_eq!(Scale::count(99_999.0).label("kicks"), "kicks");
     assert_eq!(Scale::time(2e9).with_unit(2e9), "2 s");
     assert_eq!(Scale::time(8_326_000.0).with_unit(8_326_000.0), "8.33 ms");

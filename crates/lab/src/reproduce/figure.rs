@@ -33,8 +33,8 @@ pub struct Prediction {
     pub kind: Kind,
     /// The predicted figure, as the thread prints it.
     pub value: f64,
-    /// Half of the width of the 95 % interval of `value`.
-    pub half_width: Option<f64>,
+    /// 95 % interval of `value`.
+    pub interval: Option<(f64, f64)>,
     /// The effect; None for a baseline and for statistics such as a standard deviation.
     pub effect: Option<Effects>,
 }
@@ -112,20 +112,21 @@ fn prediction(
     let max = values.iter().copied().fold(f64::MIN, f64::max);
     let min = values.iter().copied().fold(f64::MAX, f64::min);
     let no_baseline = "no rule gives a baseline";
-    let (value, half_width) = match figure.kind {
-        Kind::Value => (mean, own.half_width),
+    let (value, own_interval) = match figure.kind {
+        Kind::Value => (mean, own.low.zip(own.high)),
         Kind::Min => (min, None),
         Kind::Max => (max, None),
         Kind::Stddev => (stddev(&values, mean).ok_or("one run has no deviation")?, None),
         Kind::Improvement => {
             let compared = compared.ok_or(no_baseline)?;
-            (compared.percent, compared.half_percent)
+            (compared.percent, compared.percent_interval)
         }
         Kind::ImprovementOverMax => {
             let compared = compared.ok_or(no_baseline)?;
             let base = bases.as_deref().map_or(0.0, mean_of);
             let scale = base / max;
-            (compared.percent * scale, compared.half_percent.map(|half| half * scale))
+            let ends = compared.percent_interval;
+            (compared.percent * scale, ends.map(|(low, high)| (low * scale, high * scale)))
         }
     };
     let effect = match figure.kind {
@@ -135,7 +136,7 @@ fn prediction(
             Effects { published, predicted, interval, counts: counts(planned, published) }
         }),
     };
-    Ok(Prediction { kind: figure.kind, value, half_width, effect })
+    Ok(Prediction { kind: figure.kind, value, interval: own_interval, effect })
 }
 
 /// Returns the published effect of a figure; None for a baseline.
@@ -162,9 +163,9 @@ fn published_effect(planned: &PlannedFigure, figure: f64) -> Option<f64> {
 /// A comparison of runs with those of the baseline under the same seeds.
 #[derive(Clone, Copy)]
 struct Compared {
-    /// Improvement in percent of the baseline, and half of its interval's width.
+    /// Improvement in percent of the baseline, and its interval.
     percent: f64,
-    half_percent: Option<f64>,
+    percent_interval: Option<(f64, f64)>,
     effect: f64,
     interval: Option<(f64, f64)>,
 }
@@ -179,7 +180,10 @@ fn compare(better: Better, bases: &[f64], values: &[f64]) -> Result<Compared, St
         Better::Lower => 1.0 / (1.0 + relative),
     };
     let ends = change.low.zip(change.high);
-    let half_percent = ends.map(|(low, high)| (high - low) * 50.0);
+    let percent_interval = ends.map(|(low, high)| match better {
+        Better::Higher => (low * 100.0, high * 100.0),
+        Better::Lower => (-high * 100.0, -low * 100.0),
+    });
     let interval = ends.map(|(low, high)| match better {
         Better::Higher => (effect(low), effect(high)),
         // A linearised interval of a ratio may reach below 0, where the effect has no limit.
@@ -187,7 +191,7 @@ fn compare(better: Better, bases: &[f64], values: &[f64]) -> Result<Compared, St
         Better::Lower => (effect(high), effect(low)),
     });
     let percent = sign * relative * 100.0;
-    Ok(Compared { percent, half_percent, effect: effect(relative), interval })
+    Ok(Compared { percent, percent_interval, effect: effect(relative), interval })
 }
 
 /// Returns the measure of each run. A run that does not count is an error: no mean hides it.

@@ -64,9 +64,9 @@ pub struct CellReport {
     pub published: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted: Option<f64>,
-    /// Half of the width of the 95 % interval of `predicted`.
+    /// 95 % interval of `predicted`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub half_width: Option<f64>,
+    pub predicted_interval: Option<(f64, f64)>,
     /// Change against the baseline in percent, positive if better: published, predicted, and the
     /// 95 % interval of the latter.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -166,7 +166,7 @@ fn cell_report(plan: &Plan, cell: &Cell, outcome: &Outcome) -> CellReport {
         column: cell.column.clone(),
         published,
         predicted: None,
-        half_width: None,
+        predicted_interval: None,
         published_change: None,
         predicted_change: None,
         change_interval: None,
@@ -184,9 +184,9 @@ fn cell_report(plan: &Plan, cell: &Cell, outcome: &Outcome) -> CellReport {
             report.verdict = Verdict::Failed;
             report.why = Some(why.clone());
         }
-        Outcome::Predicted(Prediction { value, half_width, effect, .. }) => {
+        Outcome::Predicted(Prediction { value, interval, effect, .. }) => {
             report.predicted = Some(*value);
-            report.half_width = *half_width;
+            report.predicted_interval = *interval;
             if let Some(effect) = effect {
                 let percent = |effect: f64| (effect - 1.0) * 100.0;
                 let of_thread = effect.published.filter(|_| published.is_some());
@@ -302,8 +302,10 @@ impl Verdict {
 /// The texts of a cell's columns in tables: published, predicted, both changes, verdict.
 fn columns(cell: &CellReport) -> [String; 5] {
     let published = cell.published.map_or(String::new(), number);
-    let predicted = match (cell.predicted, cell.half_width) {
-        (Some(value), Some(half)) => format!("{} ±{}", number(value), number(half)),
+    let predicted = match (cell.predicted, cell.predicted_interval) {
+        (Some(value), Some((low, high))) => {
+            format!("{} ±{}", number(value), number((value - low).max(high - value)))
+        }
         (Some(value), None) => number(value),
         (None, _) => "-".to_owned(),
     };

@@ -73,7 +73,8 @@ export interface Metric {
 export interface Cell {
   n: number;
   mean: number | null;
-  half: number | null;
+  low: number | null;
+  high: number | null;
   change: Change | null;
 }
 

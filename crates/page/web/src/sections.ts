@@ -16,8 +16,9 @@ export function section(title: string, ...content: (Node | null)[]): HTMLElement
 /** A cell's mean, its interval, and the change against the baseline. */
 function cellText(cell: Cell, unit: string): string {
   if (cell.n === 0) return "–";
-  const half = cell.half === null ? "" : ` ± ${quantity(cell.half, unit)}`;
-  return quantity(cell.mean, unit) + half;
+  const { mean, low, high } = cell;
+  const range = low === null || high === null ? "" : ` (${quantity(low, unit)} to ${quantity(high, unit)})`;
+  return quantity(mean, unit) + range;
 }
 
 function changeText({ change }: Cell): string | null {
@@ -90,8 +91,8 @@ export function comparison(session: Session): HTMLElement {
 function means(session: Session, metric: Metric, box: HTMLElement): uPlot {
   const { cells } = metric;
   const x = cells.map((_, at) => at);
-  const low = cells.map((cell) => (cell.mean === null ? null : cell.mean - (cell.half ?? 0)));
-  const high = cells.map((cell) => (cell.mean === null ? null : cell.mean + (cell.half ?? 0)));
+  const low = cells.map((cell) => cell.low ?? cell.mean);
+  const high = cells.map((cell) => cell.high ?? cell.mean);
   const shown = [...low, ...high].filter((value) => value !== null);
   const name = (at: number) => session.schedulers[at]?.name ?? "";
   const options = (): Partial<uPlot.Options> => ({
