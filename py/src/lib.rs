@@ -20,6 +20,7 @@ use pyo3::prelude::*;
 fn _scxlab(module: &Bound<'_, PyModule>) -> PyResult<()> {
     error::register(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("OUTCOME_COLUMNS", scxlab_sweep::cell::OUTCOME_COLUMNS.to_vec())?;
     module.add_class::<arrow::Table>()?;
     module.add_class::<session::Session>()?;
     module.add_class::<sweep::Plan>()?;

@@ -71,6 +71,36 @@ def test_a_store_behind_fsspec_has_the_same_bytes(expected: bytes) -> None:
     assert sorted(fs.ls("/stores/one/cells", detail=False)) == before
 
 
+def test_a_store_in_s3_has_the_same_bytes(
+    expected: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a server of moto, which speaks S3's protocol, in place of Amazon's."""
+    import fsspec
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        fs = fsspec.filesystem("s3")
+        fs.mkdir("stores")
+        more = scxlab.Sweep.from_toml(SWEEP)
+        scxlab.Sweep.from_toml(SWEEP.replace("seeds = 5", "seeds = 2")).run("s3://stores/one")
+        first = set(fs.ls("stores/one/cells", detail=False))
+        more.run("s3://stores/one")
+        assert fs.cat_file("stores/one/results.parquet") == expected
+        after = set(fs.ls("stores/one/cells", detail=False))
+        assert first < after
+        more.run("s3://stores/one")
+        fs.invalidate_cache()
+        assert set(fs.ls("stores/one/cells", detail=False)) == after
+    finally:
+        server.stop()
+
+
 def test_wrong_sweeps_are_refused_before_work(tmp_path: Path) -> None:
     def refused(change: tuple[str, str], why: str) -> None:
         with pytest.raises(scxlab.InputError, match=why):

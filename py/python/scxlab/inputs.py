@@ -5,14 +5,29 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _scxlab
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Value = int | float | bool | str
 
 
-class Machine(str):
+class _Text(str):
+    """A text that is checked when it is made, and that pickles as itself."""
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Reads a file now, so that the object does not depend on it later."""
+        return cls(Path(path).read_text())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (str(self),))
+
+
+class Machine(_Text):
     """A machine: a spec such as "2n4c2t", a preset, a path, or the text of a file.
 
     The object is that text, so it can be printed, stored, compared and passed on as text. It is
@@ -27,7 +42,7 @@ class Machine(str):
     #: The whole machine with its costs, from which the fingerprint is made.
     canonical: str
 
-    def __new__(cls, text: str) -> Machine:
+    def __new__(cls, text: str) -> Self:
         machine = super().__new__(cls, text)
         about = json.loads(_scxlab.machine(text))
         machine.name = about["name"]
@@ -37,19 +52,11 @@ class Machine(str):
         machine.canonical = about["canonical"]
         return machine
 
-    @classmethod
-    def read(cls, path: str | Path) -> Machine:
-        """Reads a file now, so that the object does not depend on it later."""
-        return cls(Path(path).read_text())
-
     def __repr__(self) -> str:
         return f"<scxlab.Machine {self.name}: {self.nr_cpus} CPUs>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (str(self),))
 
-
-class Workload(str):
+class Workload(_Text):
     """A workload: a generator such as "hackbench,groups=4", a path, or the text of a file.
 
     The object is that text. It is checked when it is made.
@@ -63,7 +70,7 @@ class Workload(str):
     #: The workload as the text of a workload file.
     toml: str
 
-    def __new__(cls, text: str, **parameters: Value) -> Workload:
+    def __new__(cls, text: str, **parameters: Value) -> Self:
         text = with_settings(text, parameters)
         workload = super().__new__(cls, text)
         about = json.loads(_scxlab.workload(text))
@@ -73,16 +80,8 @@ class Workload(str):
         workload.toml = about["toml"]
         return workload
 
-    @classmethod
-    def read(cls, path: str | Path) -> Workload:
-        """Reads a file now, so that the object does not depend on it later."""
-        return cls(Path(path).read_text())
-
     def __repr__(self) -> str:
         return f"<scxlab.Workload {self.name}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (str(self),))
 
 
 def scheduler(name: str, **knobs: Value) -> str:
