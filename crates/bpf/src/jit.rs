@@ -20,6 +20,7 @@
 //! ```
 
 mod alu;
+mod beside;
 mod compile;
 mod ctx;
 mod facts;
@@ -40,10 +41,11 @@ use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 // tidy: allow(static): `OnceLock` is in the caller's `CodeCache`; its state changes no result.
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 
 use memmap2::Mmap;
 
+use beside::Beside;
 pub use compile::Refusal;
 use compile::{Compiler, Isa};
 pub(crate) use ctx::{Contexts, EntryFrame};
@@ -81,6 +83,8 @@ struct CodeCacheInner {
     codes: Mutex<Vec<Arc<Code>>>,
     /// Where machine code outlives the process; None: nowhere.
     store: Option<Arc<dyn CodeStore>>,
+    /// The thread that compiles; None: the thread that runs a program compiles it.
+    beside: Option<Beside>,
 }
 
 /// Largest number of slots of a function that the JIT compiles. The compiler's time and memory grow
@@ -108,9 +112,18 @@ impl CodeCache {
         CodeCache(Arc::new(CodeCacheInner { store: Some(store), ..CodeCacheInner::default() }))
     }
 
-    /// Puts machine code that was compiled since the last call into the store.
+    /// Returns a cache for which a thread of its own compiles, while the interpreter goes on, with
+    /// the machine code in a store, if there is one.
+    pub fn compiled_beside(store: Option<Arc<dyn CodeStore>>) -> CodeCache {
+        let beside = Some(Beside::default());
+        CodeCache(Arc::new(CodeCacheInner { store, beside, ..CodeCacheInner::default() }))
+    }
+
+    /// Puts machine code that was compiled since the last call into the store, after all functions
+    /// that are waiting to be compiled.
     pub fn keep(&self) {
         let Some(store) = &self.0.store else { return };
+        self.0.beside.iter().for_each(Beside::finish);
         let codes = lock(&self.0.codes).clone();
         codes.iter().for_each(|code| code.keep(&**store));
     }
@@ -132,11 +145,14 @@ impl CodeCache {
         if let Some(code) = codes.iter().find(|code| code.fits(image, &data, nr_pages, limits)) {
             return Some(Arc::clone(code));
         }
-        let code = Code::new(isa.0.clone(), Arc::clone(image), data, nr_pages, limits);
+        let mut code = Code::new(isa.0.clone(), Arc::clone(image), data, nr_pages, limits);
         if let Some(store) = &self.0.store {
             code.take_kept(&**store);
         }
-        let code = Arc::new(code);
+        let code = Arc::new_cyclic(|own: &Weak<Code>| {
+            code.beside = self.0.beside.clone().map(|thread| (thread, own.clone()));
+            code
+        });
         if codes.len() == MAX_IMAGES {
             codes.remove(0);
         }
@@ -204,6 +220,8 @@ pub(crate) struct Code {
     /// The functions, by their first slot.
     starts: BTreeMap<u32, FuncId>,
     work: Mutex<CompileState>,
+    /// The thread that compiles, and this code as the thread needs it.
+    beside: Option<(Beside, Weak<Code>)>,
 }
 
 #[derive(Default)]
@@ -224,7 +242,7 @@ struct FuncEntry {
     /// function, plus `ENTRY_COST_INSNS` per run. Approximate when several threads share the code.
     interpreted_insns: AtomicU64,
     /// Value of `interpreted_insns` at which the JIT compiles the function; `u64::MAX` (never
-    /// reached) if the compiler has refused the function.
+    /// reached) if another thread compiles the function, or the compiler has refused it.
     compile_at: AtomicU64,
 }
 
@@ -285,6 +303,7 @@ impl Code {
             access: AtomicPtr::default(),
             starts: starts.map(|(at, func)| (func.start, FuncId(at as u32))).collect(),
             work: Mutex::default(),
+            beside: None,
             image,
         }
     }
@@ -323,8 +342,8 @@ impl Code {
         &self.slots
     }
 
-    /// Compiles a function if the interpreter has executed enough of its instructions. Returns
-    /// whether the function has machine code now.
+    /// Compiles a function, or has another thread compile it, if the interpreter has executed
+    /// enough of its instructions. Returns whether the function has machine code now.
     #[inline]
     pub(crate) fn compile_if_due(&self, func: FuncId) -> bool {
         let Some(slot) = self.slots.get(func.idx()) else { return false };
@@ -338,16 +357,33 @@ impl Code {
 
     #[cold]
     fn compile_slot(&self, slot: &FuncEntry, func: FuncId) {
+        if let Some((thread, own)) = &self.beside
+            && thread.compile(own, func)
+        {
+            slot.compile_at.store(u64::MAX, Ordering::Relaxed);
+            return;
+        }
         let mut work = match self.work.try_lock() {
             Ok(work) => work,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // Another thread is compiling. This thread uses the interpreter meanwhile.
             Err(TryLockError::WouldBlock) => return,
         };
+        self.compile_locked(&mut work, slot, func);
+    }
+
+    /// Compiles a function that waits for it.
+    fn compile_waiting(&self, func: FuncId) {
+        if let Some(slot) = self.slots.get(func.idx()) {
+            self.compile_locked(&mut lock(&self.work), slot, func);
+        }
+    }
+
+    fn compile_locked(&self, work: &mut CompileState, slot: &FuncEntry, func: FuncId) {
         // Check again with the lock held: another thread may just have compiled the function.
         if slot.entry.load(Ordering::Acquire).is_null()
             && !work.refused.contains_key(&func)
-            && let Err(why) = self.compile(&mut work, func)
+            && let Err(why) = self.compile(work, func)
         {
             slot.compile_at.store(u64::MAX, Ordering::Relaxed);
             work.refused.insert(func, why);

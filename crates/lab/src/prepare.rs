@@ -112,9 +112,7 @@ impl PreparedObject {
     ) -> Result<PreparedObject, PrepareError> {
         let object = Arc::new(Object::parse(&input.bytes, &input.name)?);
         let mut open = OpenObject::new(object.clone());
-        if let Some(store) = &input.code_store {
-            open.keep_code_in(Arc::clone(store));
-        }
+        open.compile_beside(input.code_store.clone());
         open.globals.fill_enum_globals("__", kernel);
         let table = choose_table(&object, arg.ops.as_deref())?;
         let ops_name = ops_name(&open, &table);

@@ -114,9 +114,10 @@ impl OpenObject {
         &self.object
     }
 
-    /// Takes machine code from a store, and makes `keep_code` put new code into it.
-    pub fn keep_code_in(&mut self, store: Arc<dyn CodeStore>) {
-        self.codes = CodeCache::kept_in(store);
+    /// Compiles on a thread of its own. With a store, takes machine code from there, and makes
+    /// `keep_code` put new code into it.
+    pub fn compile_beside(&mut self, store: Option<Arc<dyn CodeStore>>) {
+        self.codes = CodeCache::compiled_beside(store);
     }
 
     /// Puts machine code that was compiled since the last call into the store, if there is one.

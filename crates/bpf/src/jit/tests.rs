@@ -43,6 +43,24 @@ fn functions_are_compiled_when_they_are_entered() {
     assert_eq!(compiled(&h, instance), 0);
 }
 
+/// With a thread of its own for the compiler, a program goes on meanwhile, and `keep` waits for all
+/// functions that became due.
+#[test]
+fn a_thread_compiles_beside_the_interpreter() {
+    let store = Arc::new(InMemory::default());
+    let limits = Limits { compile_after: 20, ..Limits::default() };
+    let codes = CodeCache::compiled_beside(Some(store.clone()));
+    let (mut h, instance) = sharing(&codes, limits);
+    (0..5).for_each(|_| assert_eq!(h.run(instance, "main", [0; 5]), Ok(110)));
+    codes.keep();
+    assert!(compiled(&h, instance) >= 1);
+    (0..50).for_each(|_| assert_eq!(h.run(instance, "main", [0; 5]), Ok(110)));
+    codes.keep();
+    assert_eq!(compiled(&h, instance), 2);
+    let (other, instance) = sharing(&CodeCache::kept_in(store), limits);
+    assert_eq!(compiled(&other, instance), 2);
+}
+
 #[test]
 fn functions_are_compiled_once_they_are_warm() {
     // `main` has 9 slots and `compile_after` is 20 instructions per slot, so the JIT compiles
