@@ -347,6 +347,9 @@ impl Code {
     #[inline]
     pub(crate) fn compile_if_due(&self, func: FuncId) -> bool {
         let Some(slot) = self.slots.get(func.idx()) else { return false };
+        if !slot.entry.load(Ordering::Acquire).is_null() {
+            return true;
+        }
         if slot.interpreted_insns.load(Ordering::Relaxed) < slot.compile_at.load(Ordering::Relaxed)
         {
             return false;
