@@ -15,7 +15,7 @@
 //! interpreter for a function that is not compiled.
 //!
 //! ```text
-//!   decoded function -> facts (blocks, ranges of values) -> translate, alu, memory, helper -> Cranelift -> compile: bytes that run
+//!   decoded function -> facts (blocks, ranges of values) -> translate, alu, memory, helper, kfunc -> Cranelift -> compile: bytes that run
 //!   call -> native: context, entry -> code -> ways out: helpers, kfuncs, refused accesses, functions without code
 //! ```
 
@@ -27,7 +27,9 @@ mod foreign;
 mod frames_below;
 mod groups;
 mod helper;
+mod in_place;
 mod kept;
+mod kfunc;
 mod memory;
 mod native;
 mod range;
@@ -49,6 +51,8 @@ use compile::{Compiler, Isa};
 pub(crate) use ctx::{Contexts, EntryFrame};
 use facts::FunctionAnalysis;
 pub use foreign::{CrossCompiled, CrossCompiledFunc, generate, layout};
+pub(crate) use in_place::InPlace;
+pub use in_place::{InPlaceFuncs, InPlaceValues};
 use kept::Kept;
 pub use kept::{CodeKey, CodeStore};
 pub(crate) use native::{Args, CodeEntry, call, call_in};
@@ -122,6 +126,7 @@ impl CodeCache {
         image: &Arc<Image>,
         data: Vec<Data>,
         nr_pages: u64,
+        funcs: InPlaceFuncs,
         limits: &Limits,
     ) -> Option<Arc<Code>> {
         let isa = self.0.isa.get_or_init(|| compile::host_isa().map(IsaOf)).as_ref()?;
@@ -129,10 +134,12 @@ impl CodeCache {
             return None;
         }
         let mut codes = lock(&self.0.codes);
-        if let Some(code) = codes.iter().find(|code| code.fits(image, &data, nr_pages, limits)) {
+        if let Some(code) =
+            codes.iter().find(|code| code.fits(image, &data, nr_pages, funcs, limits))
+        {
             return Some(Arc::clone(code));
         }
-        let code = Code::new(isa.0.clone(), Arc::clone(image), data, nr_pages, limits);
+        let code = Code::new(isa.0.clone(), Arc::clone(image), data, nr_pages, funcs, limits);
         if let Some(store) = &self.0.store {
             code.take_kept(&**store);
         }
@@ -191,6 +198,7 @@ pub(crate) struct Code {
     image: Arc<Image>,
     data: Vec<Data>,
     nr_pages: u64,
+    in_place: InPlaceFuncs,
     compile_after: u64,
     /// Entries of the functions, indexed by `FuncId`. The context of compiled code has their
     /// address.
@@ -264,7 +272,14 @@ impl std::fmt::Debug for Code {
 }
 
 impl Code {
-    fn new(isa: Isa, image: Arc<Image>, data: Vec<Data>, nr_pages: u64, limits: &Limits) -> Code {
+    fn new(
+        isa: Isa,
+        image: Arc<Image>,
+        data: Vec<Data>,
+        nr_pages: u64,
+        in_place: InPlaceFuncs,
+        limits: &Limits,
+    ) -> Code {
         let starts = image.funcs.iter().enumerate();
         let compile_at = |func: &Func| u64::from(func.len).saturating_mul(limits.compile_after);
         let counts = frames_below::all(&image);
@@ -280,6 +295,7 @@ impl Code {
             bounded,
             data,
             nr_pages,
+            in_place,
             compile_after: limits.compile_after,
             slots: image.funcs.iter().zip(counts).map(slot).collect(),
             access: AtomicPtr::default(),
@@ -289,11 +305,19 @@ impl Code {
         }
     }
 
-    fn fits(&self, image: &Image, data: &[Data], nr_pages: u64, limits: &Limits) -> bool {
+    fn fits(
+        &self,
+        image: &Image,
+        data: &[Data],
+        nr_pages: u64,
+        in_place: InPlaceFuncs,
+        limits: &Limits,
+    ) -> bool {
         let places = |image: &Image| -> Vec<(u32, u32)> {
             image.funcs.iter().map(|func| (func.start, func.len)).collect()
         };
         (self.nr_pages, self.compile_after) == (nr_pages, limits.compile_after)
+            && self.in_place == in_place
             && self.image.code == image.code
             && self.data == data
             && places(&self.image) == places(image)
@@ -419,6 +443,7 @@ impl Code {
             bounded: self.bounded,
             entered: entered(&image.code, func),
             nr_pages: self.nr_pages,
+            in_place: self.in_place,
             callee: &callee,
         };
         let isa = &*self.isa;

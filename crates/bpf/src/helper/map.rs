@@ -124,6 +124,7 @@ pub fn storage_get<H: Host>(
                 return Ok(0);
             }
             if let Some(value) = storage.get(owner) {
+                vm.in_place.note_storage(kind, map, owner, value);
                 return Ok(value);
             }
         }

@@ -163,6 +163,34 @@ fn task_storage_is_made_on_demand() {
     assert!(bench.run([task, 0, 0]).is_err(), "cgroup helper on a task map");
 }
 
+/// Machine code finds values of a known map itself, once the helper has found them. It must not
+/// find a value that was deleted.
+#[test]
+fn storage_of_a_known_map_is_found_until_it_is_deleted() {
+    let mut bench = Bench::new(map_type::TASK_STORAGE, "exit");
+    let (map, task) = (bench.addr(), bench.h.task);
+    let install = |bench: &mut Bench, call: &str| {
+        let text = format!("r1 = {map} ll\nr2 = r3\nr3 = 0\n{call}\nexit");
+        bench.h.install_text(bench.instance, &text, Default::default()).expect("program");
+    };
+    for _ in 0..2 {
+        install(&mut bench, "r4 = 0\ncall 156");
+        assert_eq!(bench.run([task, 0, 0]), Ok(0), "absent");
+        install(&mut bench, "r4 = 1\ncall 156");
+        let value = bench.run([task, 0, 0]).expect("made");
+        let calls = bench.h.vm.helper_calls();
+        for _ in 0..3 {
+            assert_eq!(bench.run([task, 0, 0]), Ok(value), "found");
+        }
+        assert_eq!(bench.h.vm.helper_calls(), calls + 3);
+        assert_eq!(bench.run([0, 0, 0]), Ok(0), "no task");
+        install(&mut bench, "r4 = 0\ncall 210");
+        assert!(bench.run([task, 0, 0]).is_err(), "cgroup helper on a task map");
+        install(&mut bench, "call 157");
+        assert_eq!(bench.run([task, 0, 0]), Ok(0), "deleted");
+    }
+}
+
 #[test]
 fn storage_starts_from_an_initial_value() {
     let mut bench = Bench::new(

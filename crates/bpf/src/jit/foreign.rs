@@ -9,6 +9,7 @@ use std::mem::offset_of;
 use super::compile::{Compiler, Isa, named_isa};
 use super::ctx::{CallOut, Calls, Ctx, RefusedAccess};
 use super::frames_below;
+use super::in_place::InPlaceFuncs;
 use super::translate::Input;
 use super::{Refusal, SLOTS_MAX, arguments, entered, live};
 use crate::insn::Op;
@@ -54,7 +55,8 @@ pub fn layout() -> Vec<usize> {
     }
     let head = offsets!(Ctx: base, mem, perms, deadline, fp_min, arena_base, may_goto, calls, access, entries, refused);
     let refused = offsets!(RefusedAccess: addr, slot, value, r0, executed, result, failed);
-    let tail = offsets!(Ctx: out, cpu, helper_calls, executed, why, nr_pcs, pcs, regs, host);
+    let tail =
+        offsets!(Ctx: out, cpu, helper_calls, in_place, executed, why, nr_pcs, pcs, regs, host);
     let out = offsets!(CallOut: fp, r5, pc, number, target);
     let calls = offsets!(Calls: helper, kfunc, kfunc4, func, func_reg, access);
     [&head[..], &refused, &tail, &out, &calls].concat()
@@ -92,6 +94,7 @@ impl Generator<'_> {
             bounded: self.bounded,
             entered: entered(&self.image.code, func),
             nr_pages: self.nr_pages,
+            in_place: InPlaceFuncs::default(),
             callee: &|pc| self.callee(pc),
         };
         let code = compiler.bytes(&*self.isa, input, arguments)?;

@@ -32,6 +32,7 @@ impl Vm {
             timers: &mut self.timers,
             objects: &mut self.objects,
             dropped: &mut self.dropped,
+            in_place: &mut self.in_place,
             nr_cpus: self.nr_cpus,
         };
         (&mut self.maps, ctx)
@@ -296,10 +297,11 @@ impl Map {
 
     pub(crate) fn storage_delete(&mut self, ctx: &mut MapCtx<'_>, owner: u64) -> MapResult<()> {
         let size = u64::from(self.stride);
-        let MapKind::Storage(_, storage) = &mut self.kind else {
+        let MapKind::Storage(kind, storage) = &mut self.kind else {
             return Err(EINVAL);
         };
         let value = storage.remove(owner).ok_or(ENOENT)?;
+        ctx.in_place.forget_storage(*kind, self.addr, owner);
         if self.has_special {
             ctx.release(self.instance, &self.def.special, value);
         }
