@@ -28,6 +28,7 @@ mod frames_below;
 mod groups;
 mod helper;
 mod in_place;
+mod keeps_memory;
 mod kept;
 mod kfunc;
 mod memory;
@@ -53,6 +54,7 @@ use facts::FunctionAnalysis;
 pub use foreign::{CrossCompiled, CrossCompiledFunc, generate, layout};
 pub(crate) use in_place::InPlace;
 pub use in_place::{InPlaceFuncs, InPlaceValues};
+use keeps_memory::KeepsMemory;
 use kept::Kept;
 pub use kept::{CodeKey, CodeStore};
 pub(crate) use native::{Args, CodeEntry, call, call_in};
@@ -199,6 +201,7 @@ pub(crate) struct Code {
     data: Vec<Data>,
     nr_pages: u64,
     in_place: InPlaceFuncs,
+    keeps: KeepsMemory,
     compile_after: u64,
     /// Entries of the functions, indexed by `FuncId`. The context of compiled code has their
     /// address.
@@ -296,6 +299,7 @@ impl Code {
             data,
             nr_pages,
             in_place,
+            keeps: KeepsMemory::of(&image, in_place),
             compile_after: limits.compile_after,
             slots: image.funcs.iter().zip(counts).map(slot).collect(),
             access: AtomicPtr::default(),
@@ -444,6 +448,7 @@ impl Code {
             entered: entered(&image.code, func),
             nr_pages: self.nr_pages,
             in_place: self.in_place,
+            keeps: &|call| self.keeps.call(call),
             callee: &callee,
         };
         let isa = &*self.isa;

@@ -279,3 +279,13 @@ fn a_known_task_tells_its_cpu_without_a_call() {
     h.vm.forget_task(task);
     assert_eq!(cpu(&mut h, task), (FROM_HOST, 0));
 }
+
+#[test]
+fn a_function_keeps_memory_if_all_that_it_calls_does() {
+    let text = "func main:\ncall looks\ncall deletes\nexit\nfunc looks:\ncall 1\ncall 8\nr0 = 0\nexit\n\
+                func deletes:\ncall 3\nexit\nfunc outer:\ncall deletes\nexit";
+    let image = image(text);
+    let keeps = KeepsMemory::of(&image, InPlaceFuncs::default());
+    let calls = image.code.iter().filter(|insn| insn.op == Op::CallFunc);
+    assert_eq!(calls.map(|call| keeps.call(call)).collect::<Vec<_>>(), [true, false, false]);
+}

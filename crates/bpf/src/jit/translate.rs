@@ -54,6 +54,8 @@ pub struct Input<'a> {
     pub nr_pages: u64,
     /// Kernel functions of the host that the code carries out itself.
     pub in_place: InPlaceFuncs,
+    /// Tells whether no page loses a permission during a call.
+    pub keeps: &'a dyn Fn(&Insn) -> bool,
     /// Returns, given the first slot of a called function, the offset from `Ctx::entries` of the
     /// word that holds the function's code address, and the number of arguments that the function
     /// takes.
@@ -140,7 +142,7 @@ impl<'a, 'b> Translator<'a, 'b> {
         let blocks =
             facts.blocks.iter().map(|known| known.map(|_| b.create_block())).collect::<Vec<_>>();
         let (fail_here, fail_up) = (b.create_block(), b.create_block());
-        let groups = Groups::of(input.code, input.func, &facts, input.data);
+        let groups = Groups::of(input.code, input.func, &facts, input.data, input.keeps);
         let mut t = Translator {
             regs,
             executed,
