@@ -172,8 +172,9 @@ fn has_tail_call(image: &Image) -> bool {
     image.code.iter().any(|insn| insn.op == Op::TailCall)
 }
 
-/// The values of an array map, such as a section of global data. Their address and permission do
-/// not change as long as the map's instance (the loaded object) has machine code.
+/// What machine code knows of a map: the values of an array, such as a section of global data, or
+/// the keys of a hash. The address and permission of the values do not change as long as the map's
+/// instance (the loaded object) has machine code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Data {
     pub addr: u64,
@@ -182,6 +183,17 @@ pub(crate) struct Data {
     pub writable: bool,
     /// How programs look up the map's elements; None for a map of maps.
     pub elements: Option<Elements>,
+    /// Keys of a hash, whose values have no fixed addresses: `len` is 0.
+    pub keys: Option<Keys>,
+}
+
+/// A hash map whose lookups change nothing, and which has one value for all CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Keys {
+    /// Address that programs hold for the map.
+    pub map: u64,
+    /// Bytes of a key: 4 or 8.
+    pub size: u32,
 }
 
 /// An array map that programs look up elements in.

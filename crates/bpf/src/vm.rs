@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::fault::{Access, Fault, FaultKind};
 use crate::insn::Insn;
-use crate::jit::{self, Code, CodeCache, Contexts, Data, Elements, InPlace, Refusal};
+use crate::jit::{self, Code, CodeCache, Contexts, Data, Elements, InPlace, Keys, Refusal};
 use crate::kfunc::KfuncId;
 use crate::map::{Dropped, LocalTypes, MapId, MapKind, MapTable};
 use crate::mem::{Memory, OutOfMemory, PAGE};
@@ -320,6 +320,10 @@ pub trait Host: Sized {
     /// Clock that advances with the time of kernel functions, in ns. Machine code advances it for
     /// those of `InPlaceFuncs`.
     fn clock_mut(&mut self) -> &mut u64;
+    /// Clock of the run queue that is locked while the program runs, if one is.
+    fn rq_clock(&self) -> Option<&u64> {
+        None
+    }
     fn ktime_ns(&mut self) -> u64;
     fn prandom_u32(&mut self) -> u32;
     /// Guest address of the current task's `task_struct`.
@@ -436,17 +440,21 @@ impl Vm {
     }
 
     /// Returns the values of the instance's array maps, which machine code can access without
-    /// checking page permissions.
+    /// checking page permissions, and the keys of hashes that it can look up in its cache.
     fn data_of(&self, id: InstanceId) -> Vec<Data> {
         let maps = self.instance(id).map_or(&[][..], |instance| &instance.maps);
         let data = |id: &MapId| {
             let map = self.maps.get(*id)?;
+            if let Some(size) = map.short_key() {
+                let keys = Some(Keys { map: map.addr, size });
+                return Some(Data { addr: 0, len: 0, writable: false, elements: None, keys });
+            }
             let MapKind::Array(array) = map.kind else { return None };
             let (addr, len) = (array.base, array.len());
             let elements = Elements { map: map.addr, percpu: map.is_percpu(), array };
             let elements = (!map.holds_maps()).then_some(elements);
             let writable = self.mem.allows(addr, len, Access::Store);
-            let data = Data { addr, len, writable, elements };
+            let data = Data { addr, len, writable, elements, keys: None };
             self.mem.allows(addr, len, Access::Load).then_some(data)
         };
         maps.iter().filter_map(data).collect()

@@ -163,6 +163,39 @@ fn task_storage_is_made_on_demand() {
     assert!(bench.run([task, 0, 0]).is_err(), "cgroup helper on a task map");
 }
 
+/// Machine code finds elements of a known hash itself, once the helper has found them. It must not
+/// find an element that was deleted, also if the key is 0.
+#[test]
+fn elements_of_a_known_hash_are_found_until_they_are_deleted() {
+    let mut bench = Bench::new(map_type::HASH, "exit");
+    let map = bench.addr();
+    let install = |bench: &mut Bench, call: &str| {
+        let text = format!(
+            "*(u32 *)(r10 - 4) = r3\n*(u64 *)(r10 - 16) = r4\nr1 = {map} ll\nr2 = r10\nr2 += -4\n\
+             r3 = r10\nr3 += -16\nr4 = 0\n{call}\nexit"
+        );
+        bench.h.install_text(bench.instance, &text, Default::default()).expect("program");
+    };
+    for _ in 0..2 {
+        for key in [0, 1, 64, u64::from(u32::MAX)] {
+            install(&mut bench, "call 1");
+            assert_eq!(bench.run([key, 0, 0]), Ok(0), "absent");
+            install(&mut bench, "call 2");
+            assert_eq!(bench.run([key, 5, 0]), Ok(0), "made");
+            install(&mut bench, "call 1");
+            let value = bench.run([key, 0, 0]).expect("found");
+            assert_ne!(value, 0);
+            let calls = bench.h.vm.helper_calls();
+            assert_eq!(bench.run([key, 0, 0]), Ok(value));
+            assert_eq!(bench.h.vm.helper_calls(), calls + 1);
+            install(&mut bench, "call 3");
+            assert_eq!(bench.run([key, 0, 0]), Ok(0), "deleted");
+            install(&mut bench, "call 1");
+            assert_eq!(bench.run([key, 0, 0]), Ok(0), "gone");
+        }
+    }
+}
+
 /// Machine code finds values of a known map itself, once the helper has found them. It must not
 /// find a value that was deleted.
 #[test]

@@ -128,6 +128,8 @@ pub struct Ctx {
     pub helper_calls: u64,
     /// State of the virtual machine that all its contexts share.
     pub in_place: *mut Shared,
+    /// `Host::rq_clock`; null if the host has none.
+    pub rq_clock: *const u64,
     /// A failure sets these five fields: `executed` is the instruction count, `why` the reason if
     /// `fault` is None, `pcs` the slots of the `nr_pcs` frames, innermost first, and `regs` r0 to
     /// r9.
@@ -182,6 +184,7 @@ impl Ctx {
             cpu: 0,
             helper_calls: 0,
             in_place,
+            rq_clock: ptr::null(),
             executed: 0,
             why: 0,
             nr_pcs: 0,
@@ -433,6 +436,7 @@ pub mod at {
     pub const CPU: i32 = offset_of!(Ctx, cpu) as i32;
     pub const HELPER_CALLS: i32 = offset_of!(Ctx, helper_calls) as i32;
     pub const IN_PLACE: i32 = offset_of!(Ctx, in_place) as i32;
+    pub const RQ_CLOCK: i32 = offset_of!(Ctx, rq_clock) as i32;
     pub const EXECUTED: i32 = offset_of!(Ctx, executed) as i32;
     pub const WHY: i32 = offset_of!(Ctx, why) as i32;
     pub const NR_PCS: i32 = offset_of!(Ctx, nr_pcs) as i32;

@@ -57,8 +57,7 @@ pub fn layout() -> Vec<usize> {
     }
     let head = offsets!(Ctx: base, mem, perms, deadline, fp_min, arena_base, may_goto, calls, access, entries, refused);
     let refused = offsets!(RefusedAccess: addr, slot, value, r0, executed, result, failed);
-    let tail =
-        offsets!(Ctx: out, cpu, helper_calls, in_place, executed, why, nr_pcs, pcs, regs, host);
+    let tail = offsets!(Ctx: out, cpu, helper_calls, in_place, rq_clock, executed, why, nr_pcs, pcs, regs, host);
     let out = offsets!(CallOut: fp, r5, pc, number, target);
     let calls = offsets!(Calls: helper, kfunc, kfunc4, func, func_reg, access);
     [&head[..], &refused, &tail, &out, &calls].concat()

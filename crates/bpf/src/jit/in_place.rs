@@ -26,6 +26,8 @@ pub struct InPlaceFuncs {
     pub test_cpu: Option<KfuncId>,
     /// `scx_bpf_task_cpu`, and the offset of the CPU (32 bits) in the structure of a task.
     pub task_cpu: Option<(KfuncId, u32)>,
+    /// `scx_bpf_now`: the clock `Host::rq_clock` plus `InPlaceValues::rq_clock_base_ns`.
+    pub now: Option<KfuncId>,
 }
 
 /// Values of the simulated machine for `InPlaceFuncs`.
@@ -40,15 +42,19 @@ pub struct InPlaceValues {
     /// Time of a call of a kernel function, and of one that looks at a word of a mask.
     pub call_ns: u64,
     pub test_cpu_ns: u64,
+    /// Value of `scx_bpf_now` when the clock of a run queue is 0, ns.
+    pub rq_clock_base_ns: u64,
 }
 
 /// Number of entries of the cache; a power of two.
 const ENTRIES: usize = 1 << 12;
 /// Shift of the addresses of owners and maps for the choice of an entry: slots of tasks and the
-/// objects that stand for maps are an odd multiple of 64 bytes apart.
+/// objects that stand for maps are an odd multiple of 64 bytes apart. Keys may be small numbers, so
+/// that the number itself counts as well.
 pub const OWNER_SHIFT: u32 = 6;
 
-/// An entry of the cache: `value` belongs to the owner under this tag. Zero: an empty entry.
+/// An entry of the cache: `value` belongs to the owner (the address of a task or cgroup, or a key)
+/// under this tag. Zero: an empty entry.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(32))]
 struct Entry {
@@ -115,6 +121,17 @@ impl InPlace {
         self.forget(owner, tag(kind, map));
     }
 
+    /// Records the value of a key in a hash map.
+    #[inline]
+    pub fn note_element(&mut self, map: u64, key: u64, value: u64) {
+        self.note(key, tag_of_hash(map), value);
+    }
+
+    /// Forgets the value of a key in a hash map.
+    pub fn forget_element(&mut self, map: u64, key: u64) {
+        self.forget(key, tag_of_hash(map));
+    }
+
     /// Records that a task lies at an address.
     #[inline]
     pub fn note_task(&mut self, addr: u64) {
@@ -153,6 +170,11 @@ pub fn tag(kind: Storage, map: u64) -> u64 {
     map | u64::from(kind == Storage::Cgroup)
 }
 
+/// Returns the tag of a hash map's elements.
+pub fn tag_of_hash(map: u64) -> u64 {
+    map | 2
+}
+
 /// Returns the number that a tag contributes to the choice of an entry.
 pub fn salt(tag: u64) -> u64 {
     (tag >> OWNER_SHIFT).wrapping_mul(0x2b5) & ENTRY_MASK
@@ -162,7 +184,7 @@ pub const ENTRY_MASK: u64 = ENTRIES as u64 - 1;
 pub const ENTRY_BYTES_LOG2: u32 = size_of::<Entry>().trailing_zeros();
 
 fn entry(owner: u64, tag: u64) -> usize {
-    ((owner >> OWNER_SHIFT ^ salt(tag)) & ENTRY_MASK) as usize
+    ((owner ^ owner >> OWNER_SHIFT ^ salt(tag)) & ENTRY_MASK) as usize
 }
 
 /// Field offsets for the code generator.
@@ -175,6 +197,7 @@ pub mod at {
     pub const PERCPU_STRIDE: i32 = VALUES + offset_of!(InPlaceValues, percpu_stride) as i32;
     pub const MASK_BYTES: i32 = VALUES + offset_of!(InPlaceValues, mask_bytes) as i32;
     pub const CALL_NS: i32 = VALUES + offset_of!(InPlaceValues, call_ns) as i32;
+    pub const RQ_CLOCK_BASE_NS: i32 = VALUES + offset_of!(InPlaceValues, rq_clock_base_ns) as i32;
     pub const TEST_CPU_NS: i32 = VALUES + offset_of!(InPlaceValues, test_cpu_ns) as i32;
     const ENTRIES: i32 = offset_of!(Shared, entries) as i32;
     pub const OWNER: i32 = ENTRIES + offset_of!(Entry, owner) as i32;

@@ -55,7 +55,8 @@ impl KeepsMemory {
             Op::CallHelper => HELPERS.contains(&number),
             Op::CallKfunc => {
                 let id = KfuncId(number);
-                let of_host = [self.in_place.test_cpu, self.in_place.task_cpu.map(|(id, _)| id)];
+                let InPlaceFuncs { test_cpu, task_cpu, now, .. } = self.in_place;
+                let of_host = [test_cpu, task_cpu.map(|(id, _)| id), now];
                 kfunc::in_place(id).is_some() || of_host.contains(&Some(id))
             }
             _ => false,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Kernel functions that machine code carries out itself: iterators over numbers, markers, a bit of
-//! a mask of CPUs, the CPU of a task.
+//! a mask of CPUs, the CPU of a task, the clock of a locked run queue.
 //!
 //! Owns: the list of these functions, and the accounts of their calls.
 //! Does not: define their meaning (`crate::kfunc` and the `Host` do); carry out the rare cases,
@@ -38,6 +38,9 @@ impl Translator<'_, '_> {
         }
         if let Some((_, offset)) = funcs.task_cpu.filter(|(task_cpu, _)| *task_cpu == id) {
             return self.task_cpu(offset, insn, pc);
+        }
+        if funcs.now == Some(id) {
+            return self.now(insn, pc);
         }
         let value = match kfunc::in_place(id) {
             Some(InPlaceBuiltin::Zero) => Some(self.iconst(0)),
@@ -108,6 +111,7 @@ impl Translator<'_, '_> {
     pub fn cached(&mut self, owner: Value, tag: u64, slow: Block) -> Value {
         let shared = self.shared();
         let at = self.b.ins().ushr_imm_u(owner, i64::from(in_place::OWNER_SHIFT));
+        let at = self.b.ins().bxor(at, owner);
         let at = self.b.ins().bxor_imm_u(at, in_place::salt(tag) as i64);
         let at = self.b.ins().band_imm_u(at, in_place::ENTRY_MASK as i64);
         let at = self.b.ins().ishl_imm_u(at, i64::from(in_place::ENTRY_BYTES_LOG2));
@@ -141,6 +145,24 @@ impl Translator<'_, '_> {
         self.charge_kfunc(at::CALL_NS);
         self.check_limit(pc);
         self.finish_in_place(cpu, done);
+        self.enter(slow);
+        self.call_kfunc(insn, pc);
+        self.join_in_place(done);
+    }
+
+    /// Emits `scx_bpf_now` for programs that run with a locked run queue.
+    fn now(&mut self, insn: &Insn, pc: u32) {
+        self.settle();
+        let (slow, done) = self.in_place_blocks();
+        let clock = self.b.ins().load(I64, shared_value(), self.ctx, ctx::at::RQ_CLOCK);
+        self.go_on_if(clock, slow);
+        let shared = self.shared();
+        let time = self.b.ins().load(I64, flags(), clock, 0);
+        let base = self.b.ins().load(I64, shared_value(), shared, at::RQ_CLOCK_BASE_NS);
+        let now = self.b.ins().iadd(time, base);
+        self.charge_kfunc(at::CALL_NS);
+        self.check_limit(pc);
+        self.finish_in_place(now, done);
         self.enter(slow);
         self.call_kfunc(insn, pc);
         self.join_in_place(done);

@@ -76,12 +76,14 @@ pub unsafe fn call_in<H: Host>(
     args: Args,
 ) -> Result<u64, Fault> {
     let (cpu, clock) = (h.cpu(), ptr::from_mut(h.clock_mut()));
+    let rq_clock = h.rq_clock().map_or(ptr::null(), ptr::from_ref);
     let host = ptr::from_mut(h).cast();
     // SAFETY: as the caller guarantees.
     let ctx = unsafe { &mut *at };
     // SAFETY: the virtual machine keeps the shared state longer than its contexts.
     unsafe { (*ctx.in_place).clock = clock };
     (ctx.calls, ctx.host, ctx.cpu) = (Ways::<H>::TABLE, host, cpu.into());
+    ctx.rq_clock = rq_clock;
     let fp = ctx.fp;
     // SAFETY: `entry` is of the instance's code, compiled for the memory's size; the instance keeps
     // it. Everything that the context points to outlives the call, and the host is not touched here

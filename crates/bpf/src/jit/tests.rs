@@ -204,6 +204,7 @@ fn the_kernel_synchronizes_cpus() {
 
 const TEST_CPU: KfuncId = KfuncId(7);
 const TASK_CPU: KfuncId = KfuncId(8);
+const NOW: KfuncId = KfuncId(9);
 /// Result of these functions when the host carries them out.
 const FROM_HOST: u64 = 99;
 
@@ -213,6 +214,7 @@ fn in_place(text: &str) -> (BareHost, InstanceId) {
         per_cpu_ptr: true,
         test_cpu: Some(TEST_CPU),
         task_cpu: Some((TASK_CPU, 16)),
+        now: Some(NOW),
     };
     let in_place_values = InPlaceValues {
         nr_cpus: 100,
@@ -220,11 +222,12 @@ fn in_place(text: &str) -> (BareHost, InstanceId) {
         mask_bytes: 16,
         call_ns: 3,
         test_cpu_ns: 5,
+        rq_clock_base_ns: 1000,
     };
     let limits = Limits { compile_after: 0, ..Limits::default() };
     let config = Config { limits, in_place, in_place_values, ..Config::default() };
     let mut h = BareHost::new(config).expect("memory");
-    h.kfuncs = vec![(TEST_CPU, FROM_HOST), (TASK_CPU, FROM_HOST)];
+    h.kfuncs = vec![(TEST_CPU, FROM_HOST), (TASK_CPU, FROM_HOST), (NOW, FROM_HOST)];
     let instance = h.vm.add_instance("test");
     h.install_text(instance, text, Default::default()).expect("program");
     (h, instance)
@@ -278,6 +281,20 @@ fn a_known_task_tells_its_cpu_without_a_call() {
     assert_eq!(cpu(&mut h, 0), (FROM_HOST, 0), "NULL");
     h.vm.forget_task(task);
     assert_eq!(cpu(&mut h, task), (FROM_HOST, 0));
+}
+
+#[test]
+fn the_clock_of_a_locked_run_queue_is_read_without_a_call() {
+    let (mut h, instance) = in_place("func main:\ncall $9\nexit");
+    let now = |h: &mut BareHost| {
+        let result = h.run(instance, "main", [0; 5]).expect("runs");
+        (result, std::mem::take(&mut h.charged_ns))
+    };
+    assert_eq!(now(&mut h), (FROM_HOST, 0), "no run queue is locked");
+    h.rq_clock = Some(77);
+    assert_eq!(now(&mut h), (1077, 3));
+    h.rq_clock = None;
+    assert_eq!(now(&mut h), (FROM_HOST, 0));
 }
 
 #[test]

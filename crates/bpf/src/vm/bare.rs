@@ -24,6 +24,7 @@ pub struct BareHost {
     pub cpu: u32,
     /// Time that machine code has charged for kernel functions, in ns.
     pub charged_ns: u64,
+    pub rq_clock: Option<u64>,
     pub task: u64,
     /// State of `bpf_get_prandom_u32`, a Weyl sequence.
     pub random: u32,
@@ -55,6 +56,7 @@ impl BareHost {
             now_ns: 0,
             cpu: 0,
             charged_ns: 0,
+            rq_clock: None,
             task,
             random: 0,
             allow_kernel_stores: false,
@@ -111,6 +113,10 @@ impl Host for BareHost {
 
     fn clock_mut(&mut self) -> &mut u64 {
         &mut self.charged_ns
+    }
+
+    fn rq_clock(&self) -> Option<&u64> {
+        self.rq_clock.as_ref()
     }
 
     fn ktime_ns(&mut self) -> u64 {

@@ -178,6 +178,11 @@ impl Host for Kernel {
         &mut self.exec.clock
     }
 
+    #[inline(always)]
+    fn rq_clock(&self) -> Option<&u64> {
+        self.ext.locked_rq().map(|cpu| &self.cpus[cpu].rq_clock)
+    }
+
     fn ktime_ns(&mut self) -> u64 {
         self.charge_insns();
         self.ktime()

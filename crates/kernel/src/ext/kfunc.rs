@@ -50,6 +50,7 @@ pub fn in_place() -> InPlaceFuncs {
         per_cpu_ptr: true,
         test_cpu: by_name("bpf_cpumask_test_cpu"),
         task_cpu: by_name("scx_bpf_task_cpu").map(|id| (id, cpu as u32)),
+        now: by_name("scx_bpf_now"),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::cpu::{Cpu, PerCpu};
 use crate::ext::op::Op;
 use crate::ext::{Ext, ExtCpu};
 use crate::kernel::streams::Streams;
-use crate::kernel::{Exec, Kernel, Limits, RunEnd};
+use crate::kernel::{BOOT_NS, Exec, Kernel, Limits, RunEnd};
 use crate::metrics::Metrics;
 use crate::schedule::rt::RtQueues;
 use crate::schedule::tick::Ticks;
@@ -81,6 +81,7 @@ impl Kernel {
                 percpu_stride: PERCPU_STRIDE,
                 mask_bytes: nr_cpus.div_ceil(64) as u64 * 8,
                 call_ns: machine.costs.bpf.kfunc_call_ns,
+                rq_clock_base_ns: BOOT_NS,
                 test_cpu_ns: machine.costs.bpf.kfunc_call_ns + machine.costs.kfunc.cpumask_word_ns,
             },
             ..Config::default()
