@@ -224,6 +224,29 @@ fn storage_of_a_known_map_is_found_until_it_is_deleted() {
     }
 }
 
+/// A constant that is no map's address finds nothing, whatever else the machine code knows.
+#[test]
+fn storage_of_no_map_is_refused() {
+    let mut bench = Bench::new(map_type::TASK_STORAGE, "exit");
+    let (map, task) = (bench.addr(), bench.h.task);
+    bench.h.vm.note_task(task);
+    let call = |bench: &mut Bench, map: u64, helper: u32| {
+        let text = format!("r1 = {map} ll\nr2 = r3\nr3 = 0\nr4 = 1\ncall {helper}\nexit");
+        bench.h.install_text(bench.instance, &text, Default::default()).expect("program");
+        [task, 0].map(|owner| bench.run([owner, 0, 0]))
+    };
+    for _ in 0..2 {
+        assert!(call(&mut bench, map, 156)[0].is_ok());
+    }
+    for low in 0..6 {
+        for (map, helper) in [(map | low, 210), (map + 64 + low, 156), (low, 156), (low, 210)] {
+            for result in call(&mut bench, map, helper) {
+                assert!(result.is_err(), "{map:#x} {helper}: {result:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn storage_starts_from_an_initial_value() {
     let mut bench = Bench::new(

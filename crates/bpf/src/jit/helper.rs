@@ -107,7 +107,8 @@ impl Translator<'_, '_> {
     /// If the cache does not have the value, the code calls out, and the helper finds or creates
     /// it.
     fn storage_get(&mut self, kind: Storage, insn: &Insn, pc: u32) {
-        let (map, call_flags) = (self.known[1].value(), self.known[4].value());
+        let map = self.known[1].value().filter(|map| map.is_multiple_of(in_place::MAP_ALIGN));
+        let call_flags = self.known[4].value();
         let (Some(map), Some(0..=1)) = (map, call_flags) else {
             return self.call_out(Way::Helper, 5, insn, pc);
         };

@@ -162,17 +162,26 @@ impl Drop for InPlace {
     }
 }
 
-/// Tag of an address at which a task lies. Tags of maps are larger.
+/// Tag of an address at which a task lies. The tag of a map's values is the address that programs
+/// hold for the map, a multiple of `MAP_ALIGN`, with a number below that tells what is looked up.
 pub const TASK: u64 = 1;
+pub const MAP_ALIGN: u64 = 64;
+const ELEMENT: u64 = 2;
+const OF_TASK: u64 = 3;
+const OF_CGROUP: u64 = 4;
 
-/// Returns the tag of a map's values. Maps are 64 bytes apart, so the kind fits into the low bits.
+/// Returns the tag of the values of a storage map. For an address that is no map, but a multiple of
+/// `MAP_ALIGN`, it is one that no entry has.
 pub fn tag(kind: Storage, map: u64) -> u64 {
-    map | u64::from(kind == Storage::Cgroup)
+    map | match kind {
+        Storage::Task => OF_TASK,
+        Storage::Cgroup => OF_CGROUP,
+    }
 }
 
 /// Returns the tag of a hash map's elements.
 pub fn tag_of_hash(map: u64) -> u64 {
-    map | 2
+    map | ELEMENT
 }
 
 /// Returns the number that a tag contributes to the choice of an entry.
