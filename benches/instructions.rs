@@ -10,11 +10,9 @@
 //! of this project. The profile of the whole run stays in the folder for temporary files, for
 //! `callgrind_annotate`.
 
-use std::collections::HashMap;
 use std::error::Error;
-use std::fs;
-use std::process::Command;
 
+use scxlab_benches::callgrind;
 use scxlab_benches::case::Case;
 use scxlab_trace::Tracer;
 
@@ -47,12 +45,6 @@ const fn case(
     Setup { scheduler, workload, machine, from_ms, to_ms }
 }
 
-const COUNTED: &str = "--toggle-collect=*Kernel*::advance*";
-
-/// Simulated caches: bytes, ways, line size. I1 is a first-level instruction cache; D1 has the size
-/// of a second-level cache.
-const CACHES: [&str; 3] = ["--cache-sim=yes", "--I1=32768,8,64", "--D1=2097152,16,64"];
-
 /// Number of figures that `count` returns for a case.
 const COUNTS: usize = 7;
 
@@ -62,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let (Some(number), Some(ms)) = (number, args.next()) {
         return run(CASES.get(number).ok_or("no such case")?, ms.parse()?);
     }
-    if Command::new("valgrind").arg("--version").output().is_err() {
+    if !callgrind::available() {
         println!("instructions: not counted, there is no valgrind");
         return Ok(());
     }
@@ -107,66 +99,20 @@ fn row(number: usize) -> Result<(), Box<dyn Error>> {
 /// misses for code and for data.
 fn count(number: usize, ms: u64) -> Result<[f64; COUNTS], Box<dyn Error>> {
     let Setup { scheduler, machine, .. } = CASES[number];
-    // The name contains this process's pid, because another process may count at the same time.
-    let name = format!("scxlab-{scheduler}-{machine}.{}.callgrind", std::process::id());
-    let profile = std::env::temp_dir().join(name);
-    let output = Command::new("valgrind")
-        .args(["--tool=callgrind", COUNTED])
-        .args(CACHES)
-        .arg(format!("--callgrind-out-file={}", profile.display()))
-        .arg(std::env::current_exe()?)
-        .args([number.to_string(), ms.to_string()])
-        .output()?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into());
-    }
-    let printed = String::from_utf8(output.stdout)?;
+    let args = [number.to_string(), ms.to_string()];
+    let profile = callgrind::profile(&format!("{scheduler}-{machine}"), &args, true)?;
+    let printed = &profile.printed;
     let (switches, events) = printed.trim().split_once(' ').ok_or("the case printed no counts")?;
-    let profile = fs::read_to_string(&profile)?;
-    let [interpreter, compiler] = instructions(&profile)?;
-    let sum = |events: &[&str]| sum(&profile, events);
-    let (all, code, data) = (sum(&["Ir"])?, sum(&["I1mr"])?, sum(&["D1mr", "D1mw"])?);
-    Ok([switches.parse()?, events.parse()?, all, interpreter, compiler, code, data])
-}
-
-/// Returns the total of the wanted events (columns of the profile, such as `Ir`) over the whole
-/// profile.
-fn sum(profile: &str, wanted: &[&str]) -> Result<f64, Box<dyn Error>> {
-    let line = |key| profile.lines().find_map(|line| line.strip_prefix(key));
-    let (Some(events), Some(totals)) = (line("events:"), line("totals:")) else {
-        return Err("the profile names no events or has no sums".into());
-    };
-    let columns = events.split_whitespace().zip(totals.split_whitespace());
-    let chosen = columns.filter(|(event, _)| wanted.contains(event));
-    Ok(chosen.map(|(_, count)| count.parse::<f64>()).sum::<Result<f64, _>>()?)
-}
-
-/// Returns the instructions that a profile counts in the interpreter, and in the compiler.
-///
-/// In a profile, a function's own costs are lines of a position and a number, after the function's
-/// line `fn=(id) name`; the name is given the first time only. The line after each `calls=` holds
-/// the costs of a callee, which do not count as the function's own.
-fn instructions(profile: &str) -> Result<[f64; 2], Box<dyn Error>> {
-    let mut counts = [0.0; 2];
-    let mut named = HashMap::new();
-    let (mut counted, mut callee) = (None, false);
-    for line in profile.lines() {
-        let function = ["fn=", "cfn="].iter().find_map(|key| line.strip_prefix(key));
-        if let Some(function) = function {
-            let (id, name) = function.split_once(' ').unwrap_or((function, ""));
-            let known = *named.entry(id).or_insert_with(|| counter(name));
-            counted = if line.starts_with("fn=") { known } else { counted };
-        } else if line.starts_with("calls=") {
-            callee = true;
-        } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) {
-            let own = line.split_whitespace().nth(1).filter(|_| !std::mem::take(&mut callee));
-            if let (Some(counter), Some(own)) = (counted, own) {
-                let own: f64 = own.parse()?;
-                counts[counter] += own;
-            }
+    let mut own = [0.0; 2];
+    for place in profile.costs()?.0 {
+        if let Some(counter) = counter(place.function) {
+            own[counter] += place.insns;
         }
     }
-    Ok(counts)
+    let [interpreter, compiler] = own;
+    let sum = |events: &[&str]| profile.sum(events);
+    let (all, code, data) = (sum(&["Ir"])?, sum(&["I1mr"])?, sum(&["D1mr", "D1mw"])?);
+    Ok([switches.parse()?, events.parse()?, all, interpreter, compiler, code, data])
 }
 
 /// Returns which count a function's instructions belong to: 0 is the interpreter's count, 1 the

@@ -124,7 +124,7 @@ fn row(op: &Op) -> Result<(), Box<dyn Error>> {
     let calls = ROUNDS as u64 * CALLS;
     // SAFETY: no native operation runs now, so nothing writes `nr_kfunc_calls`.
     let native = (unsafe { nr_kfunc_calls } - before) / calls;
-    let ours = |ours: &Ours| (ours.host.vm.executed / calls, ours.host.vm.kfunc_calls / calls);
+    let ours = |ours: &Ours| (ours.host.vm.executed / calls, ours.host.vm.kfunc_calls() / calls);
     let ((insns, kfuncs), counts) = (ours(&jit), ours(&interp));
     if (insns, kfuncs) != counts || kfuncs != native {
         return Err(format!("{}: {counts:?}, {:?}, {native}", op.name, (insns, kfuncs)).into());

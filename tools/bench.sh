@@ -3,17 +3,17 @@
 # Runs every benchmark and writes what they print, with the commit and the machine that it was
 # measured on, to docs/internals/figures.md. docs/internals/performance.md explains the figures.
 #
-#     tools/bench.sh [BENCH...]       all, or those named: switches, instructions, interpreter, jit,
-#                                     ops, trace, process
+#     tools/bench.sh [BENCH...]       all, or those named: switches, big, instructions, interpreter,
+#                                     jit, ops, trace, process
 #
-# Valgrind must be installed for `instructions`. An uncommitted change is refused, because the page
-# names the commit.
+# Valgrind must be installed for `instructions` and `big`. An uncommitted change is refused, because
+# the page names the commit.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 page=docs/internals/figures.md
 benches=("$@")
-[ $# -gt 0 ] || benches=(instructions switches interpreter jit ops trace process)
+[ $# -gt 0 ] || benches=(instructions switches big interpreter jit ops trace process)
 
 die() { echo "bench: $*" >&2; exit 1; }
 

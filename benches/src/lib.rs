@@ -5,9 +5,11 @@
 //! Owns: the construction and measurement of a case. Does not: judge; no benchmark asserts a time.
 //! Start at: `switches.rs`, next to this folder.
 
+pub mod callgrind;
 pub mod case;
 pub mod host;
 pub mod noting;
+pub mod parts;
 pub mod recording;
 
 /// Returns the median of the figures.

@@ -17,12 +17,13 @@ pub struct RecordingHost {
     pub vm: Vm,
     calls: Box<[(KfuncId, [u64; 5]); KEPT]>,
     nr_calls: usize,
+    clock: u64,
 }
 
 impl RecordingHost {
     pub fn new(config: Config) -> Result<RecordingHost, OutOfMemory> {
         let calls = Box::new([(KfuncId(0), [0; 5]); KEPT]);
-        Ok(RecordingHost { vm: Vm::new(config)?, calls, nr_calls: 0 })
+        Ok(RecordingHost { vm: Vm::new(config)?, calls, nr_calls: 0, clock: 0 })
     }
 }
 
@@ -33,6 +34,10 @@ impl Host for RecordingHost {
 
     fn cpu(&mut self) -> u32 {
         0
+    }
+
+    fn clock_mut(&mut self) -> &mut u64 {
+        &mut self.clock
     }
 
     fn ktime_ns(&mut self) -> u64 {

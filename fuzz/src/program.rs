@@ -152,7 +152,7 @@ fn run(raw: &[RawInsn], image: &Image, flags: u8, engine: Engine) -> Outcome {
     Outcome {
         result: result.map_err(|fault| format!("{fault:#}")),
         executed: host.vm.executed,
-        calls: (host.vm.helper_calls(), host.vm.kfunc_calls),
+        calls: (host.vm.helper_calls(), host.vm.kfunc_calls()),
         printed: host.printed,
         locks: host.locks,
     }

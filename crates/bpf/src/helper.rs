@@ -97,6 +97,20 @@ pub(crate) fn call<H: Host>(
     }
 }
 
+/// Runs one of the helpers that schedulers call most, without the large frame of `call`; None for
+/// any other helper.
+#[inline(always)]
+pub(crate) fn call_frequent<H: Host>(h: &mut H, id: u32, args: &[u64; 5]) -> Option<HelperResult> {
+    Some(match id {
+        1 => map::lookup(h, args[0], args[1]),
+        5 | 125 => Ok(h.ktime_ns()),
+        35 | 158 => Ok(h.current_task()),
+        93 => sync::spin_lock(h, args[0]),
+        94 => sync::spin_unlock(h, args[0]),
+        _ => return None,
+    })
+}
+
 /// Runs an operation that may drop references or timers, then tells the host which of them it
 /// dropped.
 fn settled<H: Host>(

@@ -15,7 +15,7 @@
 //! interpreter for a function that is not compiled.
 //!
 //! ```text
-//!   decoded function -> facts (blocks, ranges of values) -> translate, alu, memory, helper -> Cranelift -> compile: bytes that run
+//!   decoded function -> facts (blocks, ranges of values) -> translate, alu, memory, helper, kfunc -> Cranelift -> compile: bytes that run
 //!   call -> native: context, entry -> code -> ways out: helpers, kfuncs, refused accesses, functions without code
 //! ```
 
@@ -28,7 +28,10 @@ mod foreign;
 mod frames_below;
 mod groups;
 mod helper;
+mod in_place;
+mod keeps_memory;
 mod kept;
+mod kfunc;
 mod memory;
 mod native;
 mod range;
@@ -51,6 +54,9 @@ use compile::{Compiler, Isa};
 pub(crate) use ctx::{Contexts, EntryFrame};
 use facts::FunctionAnalysis;
 pub use foreign::{CrossCompiled, CrossCompiledFunc, generate, layout};
+pub(crate) use in_place::InPlace;
+pub use in_place::{InPlaceFuncs, InPlaceValues};
+use keeps_memory::KeepsMemory;
 use kept::Kept;
 pub use kept::{CodeKey, CodeStore};
 pub(crate) use native::{Args, CodeEntry, call, call_in};
@@ -135,6 +141,7 @@ impl CodeCache {
         image: &Arc<Image>,
         data: Vec<Data>,
         nr_pages: u64,
+        funcs: InPlaceFuncs,
         limits: &Limits,
     ) -> Option<Arc<Code>> {
         let isa = self.0.isa.get_or_init(|| compile::host_isa().map(IsaOf)).as_ref()?;
@@ -142,10 +149,12 @@ impl CodeCache {
             return None;
         }
         let mut codes = lock(&self.0.codes);
-        if let Some(code) = codes.iter().find(|code| code.fits(image, &data, nr_pages, limits)) {
+        if let Some(code) =
+            codes.iter().find(|code| code.fits(image, &data, nr_pages, funcs, limits))
+        {
             return Some(Arc::clone(code));
         }
-        let mut code = Code::new(isa.0.clone(), Arc::clone(image), data, nr_pages, limits);
+        let mut code = Code::new(isa.0.clone(), Arc::clone(image), data, nr_pages, funcs, limits);
         if let Some(store) = &self.0.store {
             code.take_kept(&**store);
         }
@@ -179,8 +188,9 @@ fn has_tail_call(image: &Image) -> bool {
     image.code.iter().any(|insn| insn.op == Op::TailCall)
 }
 
-/// The values of an array map, such as a section of global data. Their address and permission do
-/// not change as long as the map's instance (the loaded object) has machine code.
+/// What machine code knows of a map: the values of an array, such as a section of global data, or
+/// the keys of a hash. The address and permission of the values do not change as long as the map's
+/// instance (the loaded object) has machine code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Data {
     pub addr: u64,
@@ -189,6 +199,17 @@ pub(crate) struct Data {
     pub writable: bool,
     /// How programs look up the map's elements; None for a map of maps.
     pub elements: Option<Elements>,
+    /// Keys of a hash, whose values have no fixed addresses: `len` is 0.
+    pub keys: Option<Keys>,
+}
+
+/// A hash map whose lookups change nothing, and which has one value for all CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Keys {
+    /// Address that programs hold for the map.
+    pub map: u64,
+    /// Bytes of a key: 4 or 8.
+    pub size: u32,
 }
 
 /// An array map that programs look up elements in.
@@ -207,6 +228,8 @@ pub(crate) struct Code {
     image: Arc<Image>,
     data: Vec<Data>,
     nr_pages: u64,
+    in_place: InPlaceFuncs,
+    keeps: KeepsMemory,
     compile_after: u64,
     /// Entries of the functions, indexed by `FuncId`. The context of compiled code has their
     /// address.
@@ -282,7 +305,14 @@ impl std::fmt::Debug for Code {
 }
 
 impl Code {
-    fn new(isa: Isa, image: Arc<Image>, data: Vec<Data>, nr_pages: u64, limits: &Limits) -> Code {
+    fn new(
+        isa: Isa,
+        image: Arc<Image>,
+        data: Vec<Data>,
+        nr_pages: u64,
+        in_place: InPlaceFuncs,
+        limits: &Limits,
+    ) -> Code {
         let starts = image.funcs.iter().enumerate();
         let compile_at = |func: &Func| u64::from(func.len).saturating_mul(limits.compile_after);
         let counts = frames_below::all(&image);
@@ -298,6 +328,8 @@ impl Code {
             bounded,
             data,
             nr_pages,
+            in_place,
+            keeps: KeepsMemory::of(&image, in_place),
             compile_after: limits.compile_after,
             slots: image.funcs.iter().zip(counts).map(slot).collect(),
             access: AtomicPtr::default(),
@@ -308,11 +340,19 @@ impl Code {
         }
     }
 
-    fn fits(&self, image: &Image, data: &[Data], nr_pages: u64, limits: &Limits) -> bool {
+    fn fits(
+        &self,
+        image: &Image,
+        data: &[Data],
+        nr_pages: u64,
+        in_place: InPlaceFuncs,
+        limits: &Limits,
+    ) -> bool {
         let places = |image: &Image| -> Vec<(u32, u32)> {
             image.funcs.iter().map(|func| (func.start, func.len)).collect()
         };
         (self.nr_pages, self.compile_after) == (nr_pages, limits.compile_after)
+            && self.in_place == in_place
             && self.image.code == image.code
             && self.data == data
             && places(&self.image) == places(image)
@@ -458,6 +498,8 @@ impl Code {
             bounded: self.bounded,
             entered: entered(&image.code, func),
             nr_pages: self.nr_pages,
+            in_place: self.in_place,
+            keeps: &|call| self.keeps.call(call),
             callee: &callee,
         };
         let isa = &*self.isa;

@@ -15,7 +15,7 @@ use crate::vm::{CallSite, Host};
 
 mod arena;
 mod dynptr;
-mod num;
+pub(crate) mod num;
 mod objects;
 #[cfg(test)]
 mod tests;
@@ -30,6 +30,7 @@ pub struct KfuncId(pub u32);
 const BUILTIN: u32 = 1 << 31;
 
 impl KfuncId {
+    #[inline(always)]
     pub fn is_builtin(self) -> bool {
         self.0 & BUILTIN != 0
     }
@@ -50,6 +51,29 @@ pub fn kfunc_addr(id: KfuncId) -> u64 {
 pub fn builtin(name: &str) -> Option<KfuncId> {
     let at = BUILTINS.iter().position(|builtin| builtin.0 == name)?;
     Some(KfuncId(BUILTIN | at as u32))
+}
+
+/// Work of a built-in kfunc that machine code carries out itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InPlaceBuiltin {
+    /// Returns 0.
+    Zero,
+    /// Returns its first argument.
+    Identity,
+    IterNumNew,
+    IterNumNext,
+}
+
+/// Returns the work of a built-in kfunc, if machine code carries it out itself.
+pub(crate) fn in_place(id: KfuncId) -> Option<InPlaceBuiltin> {
+    let at = id.is_builtin().then_some((id.0 & !BUILTIN) as usize)?;
+    match BUILTINS.get(at)?.1 {
+        Marker => Some(InPlaceBuiltin::Zero),
+        Identity => Some(InPlaceBuiltin::Identity),
+        IterNumNew => Some(InPlaceBuiltin::IterNumNew),
+        IterNumNext => Some(InPlaceBuiltin::IterNumNext),
+        _ => None,
+    }
 }
 
 /// Returns the name of a built-in kfunc.

@@ -29,7 +29,7 @@ mod user;
 mod value;
 
 pub use create::MapError;
-pub(crate) use ops::Cpus;
+pub(crate) use ops::{Cpus, in_place_key};
 pub use table::MapTable;
 pub(crate) use value::{MapCtx, Source};
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::fault::{Access, Fault, FaultKind};
 use crate::insn::Insn;
-use crate::jit::{self, Code, CodeCache, Contexts, Data, Elements, Refusal};
+use crate::jit::{self, Code, CodeCache, Contexts, Data, Elements, InPlace, Keys, Refusal};
 use crate::kfunc::KfuncId;
 use crate::map::{Dropped, LocalTypes, MapId, MapKind, MapTable};
 use crate::mem::{Memory, OutOfMemory, PAGE};
@@ -26,7 +26,7 @@ pub(crate) mod stack;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use crate::jit::Engine;
+pub use crate::jit::{Engine, InPlaceFuncs, InPlaceValues};
 pub(crate) use enter::callback;
 pub use enter::{call, call_raw, fire_timer, release_dropped, remove_instance, storage_owner_gone};
 pub(crate) use run::run;
@@ -39,12 +39,14 @@ pub struct InstanceId(pub u32);
 pub struct FuncId(pub u32);
 
 impl InstanceId {
+    #[inline(always)]
     pub fn idx(self) -> usize {
         self.0 as usize
     }
 }
 
 impl FuncId {
+    #[inline(always)]
     pub fn idx(self) -> usize {
         self.0 as usize
     }
@@ -215,6 +217,8 @@ pub struct Config {
     pub work: WorkCosts,
     pub limits: Limits,
     pub engine: Engine,
+    pub in_place: InPlaceFuncs,
+    pub in_place_values: InPlaceValues,
 }
 
 /// Costs of what helpers and kernel functions do beyond the call itself, from the machine's cost
@@ -236,6 +240,8 @@ impl Default for Config {
             work: WorkCosts::default(),
             limits: Limits::default(),
             engine: Engine::default(),
+            in_place: InPlaceFuncs::default(),
+            in_place_values: InPlaceValues::default(),
         }
     }
 }
@@ -255,7 +261,7 @@ pub struct Vm {
     /// host.
     pub executed: u64,
     pub(crate) helper_calls: u64,
-    pub kfunc_calls: u64,
+    pub(crate) kfunc_calls: u64,
     /// Trees, lists and objects that programs allocated.
     pub(crate) objects: crate::kfunc::Objects,
     /// References and timers that map operations dropped and that `release_dropped` has not
@@ -270,6 +276,8 @@ pub struct Vm {
     /// Contexts of machine code: one structure for each active entry into machine code, with all
     /// that the code needs to know of its run.
     pub(crate) contexts: Contexts,
+    pub(crate) in_place: InPlace,
+    in_place_funcs: InPlaceFuncs,
     /// Most recent kernel function call that the interpreter made. `Contexts::calling` holds the
     /// call that machine code makes, and takes precedence if it is set.
     pub(crate) calling: CallSite,
@@ -309,6 +317,13 @@ pub trait Host: Sized {
     fn vm(&mut self) -> &mut Vm;
     /// CPU that the program runs on.
     fn cpu(&mut self) -> u32;
+    /// Clock that advances with the time of kernel functions, in ns. Machine code advances it for
+    /// those of `InPlaceFuncs`.
+    fn clock_mut(&mut self) -> &mut u64;
+    /// Clock of the run queue that is locked while the program runs, if one is.
+    fn rq_clock(&self) -> Option<&u64> {
+        None
+    }
     fn ktime_ns(&mut self) -> u64;
     fn prandom_u32(&mut self) -> u32;
     /// Guest address of the current task's `task_struct`.
@@ -340,7 +355,8 @@ impl Vm {
         let mut mem = Memory::with_size(config.mem_size)?;
         let stacks = stack::Stacks::new(&mut mem, config.limits)?;
         let maps = MapTable::new(&mut mem)?;
-        let contexts = Contexts::new(&mem);
+        let in_place = InPlace::new(config.in_place_values);
+        let contexts = Contexts::new(&mem, &in_place);
         Ok(Vm {
             mem,
             maps,
@@ -360,6 +376,8 @@ impl Vm {
             stacks,
             deadline: 0,
             contexts,
+            in_place,
+            in_place_funcs: config.in_place,
             calling: CallSite { instance: InstanceId(0), pc: 0, depth: 0 },
         })
     }
@@ -409,7 +427,10 @@ impl Vm {
         let pages = self.mem.size() / PAGE;
         let code = match self.engine {
             Engine::Interp => None,
-            Engine::Jit => parts.codes.code(&parts.image, self.data_of(id), pages, &self.limits),
+            Engine::Jit => {
+                let (data, funcs) = (self.data_of(id), self.in_place_funcs);
+                parts.codes.code(&parts.image, data, pages, funcs, &self.limits)
+            }
         };
         let instance = self.instance_mut(id).expect("install: no such instance");
         instance.image = parts.image;
@@ -419,17 +440,21 @@ impl Vm {
     }
 
     /// Returns the values of the instance's array maps, which machine code can access without
-    /// checking page permissions.
+    /// checking page permissions, and the keys of hashes that it can look up in its cache.
     fn data_of(&self, id: InstanceId) -> Vec<Data> {
         let maps = self.instance(id).map_or(&[][..], |instance| &instance.maps);
         let data = |id: &MapId| {
             let map = self.maps.get(*id)?;
+            if let Some(size) = map.short_key() {
+                let keys = Some(Keys { map: map.addr, size });
+                return Some(Data { addr: 0, len: 0, writable: false, elements: None, keys });
+            }
             let MapKind::Array(array) = map.kind else { return None };
             let (addr, len) = (array.base, array.len());
             let elements = Elements { map: map.addr, percpu: map.is_percpu(), array };
             let elements = (!map.holds_maps()).then_some(elements);
             let writable = self.mem.allows(addr, len, Access::Store);
-            let data = Data { addr, len, writable, elements };
+            let data = Data { addr, len, writable, elements, keys: None };
             self.mem.allows(addr, len, Access::Load).then_some(data)
         };
         maps.iter().filter_map(data).collect()
@@ -453,7 +478,25 @@ impl Vm {
         self.helper_calls.wrapping_add(self.contexts.helper_calls())
     }
 
+    /// Number of kernel function calls made by programs, on either engine.
+    pub fn kfunc_calls(&self) -> u64 {
+        self.kfunc_calls.wrapping_add(self.in_place.kfunc_calls())
+    }
+
+    /// Records that a task lies at an address, so that machine code can read it for kernel
+    /// functions of the host. The record lasts until `forget_task`.
+    #[inline]
+    pub fn note_task(&mut self, addr: u64) {
+        self.in_place.note_task(addr);
+    }
+
+    /// Forgets the task at an address, because it is gone.
+    pub fn forget_task(&mut self, addr: u64) {
+        self.in_place.forget_task(addr);
+    }
+
     /// Returns whether a program is running: an invocation has begun and not returned.
+    #[inline(always)]
     pub fn running(&self) -> bool {
         self.stacks.level > 0
     }

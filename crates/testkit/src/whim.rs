@@ -292,7 +292,7 @@ fn seen(k: &Kernel, mut ends: Vec<String>) -> RunResult {
         hash: k.tracer.hash(),
         events: k.tracer.count(),
         executed: k.vm.executed,
-        calls: (k.vm.helper_calls(), k.vm.kfunc_calls),
+        calls: (k.vm.helper_calls(), k.vm.kfunc_calls()),
         metrics: format!("{:?}", k.metrics),
         ends,
     }

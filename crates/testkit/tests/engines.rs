@@ -34,7 +34,7 @@ fn seen(k: &Kernel) -> EngineResult {
         hash: k.tracer.hash(),
         events: k.tracer.count(),
         executed: k.vm.executed,
-        calls: (k.vm.helper_calls(), k.vm.kfunc_calls),
+        calls: (k.vm.helper_calls(), k.vm.kfunc_calls()),
         exits: format!("{:?}", k.ext.exits),
     }
 }

@@ -7,7 +7,7 @@ use super::HelperResult;
 use super::status;
 use crate::errno::*;
 use crate::fault::Fault;
-use crate::map::{Cpus, Map, MapCtx, MapKind, Source, map_type};
+use crate::map::{Cpus, Map, MapCtx, MapKind, Source, in_place_key, map_type};
 use crate::mem::Memory;
 use crate::vm::{Host, Storage, Vm};
 
@@ -35,7 +35,11 @@ fn lookup_on(vm: &mut Vm, map: u64, key: u64, cpu: u32) -> HelperResult {
         return Err(no_map("bpf_map_lookup_elem", map));
     };
     let key = vm.mem.bytes(key, found.def.key_size.into())?;
-    Ok(found.lookup(&vm.mem, key, cpu))
+    let value = found.lookup(&vm.mem, key, cpu);
+    if value != 0 && found.short_key().is_some() {
+        vm.in_place.note_element(map, in_place_key(key), value);
+    }
+    Ok(value)
 }
 
 /// Adds the cost of copying one value of a map to the instruction count.
@@ -124,6 +128,7 @@ pub fn storage_get<H: Host>(
                 return Ok(0);
             }
             if let Some(value) = storage.get(owner) {
+                vm.in_place.note_storage(kind, map, owner, value);
                 return Ok(value);
             }
         }

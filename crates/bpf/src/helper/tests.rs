@@ -163,6 +163,90 @@ fn task_storage_is_made_on_demand() {
     assert!(bench.run([task, 0, 0]).is_err(), "cgroup helper on a task map");
 }
 
+/// Machine code finds elements of a known hash itself, once the helper has found them. It must not
+/// find an element that was deleted, also if the key is 0.
+#[test]
+fn elements_of_a_known_hash_are_found_until_they_are_deleted() {
+    let mut bench = Bench::new(map_type::HASH, "exit");
+    let map = bench.addr();
+    let install = |bench: &mut Bench, call: &str| {
+        let text = format!(
+            "*(u32 *)(r10 - 4) = r3\n*(u64 *)(r10 - 16) = r4\nr1 = {map} ll\nr2 = r10\nr2 += -4\n\
+             r3 = r10\nr3 += -16\nr4 = 0\n{call}\nexit"
+        );
+        bench.h.install_text(bench.instance, &text, Default::default()).expect("program");
+    };
+    for _ in 0..2 {
+        for key in [0, 1, 64, u64::from(u32::MAX)] {
+            install(&mut bench, "call 1");
+            assert_eq!(bench.run([key, 0, 0]), Ok(0), "absent");
+            install(&mut bench, "call 2");
+            assert_eq!(bench.run([key, 5, 0]), Ok(0), "made");
+            install(&mut bench, "call 1");
+            let value = bench.run([key, 0, 0]).expect("found");
+            assert_ne!(value, 0);
+            let calls = bench.h.vm.helper_calls();
+            assert_eq!(bench.run([key, 0, 0]), Ok(value));
+            assert_eq!(bench.h.vm.helper_calls(), calls + 1);
+            install(&mut bench, "call 3");
+            assert_eq!(bench.run([key, 0, 0]), Ok(0), "deleted");
+            install(&mut bench, "call 1");
+            assert_eq!(bench.run([key, 0, 0]), Ok(0), "gone");
+        }
+    }
+}
+
+/// Machine code finds values of a known map itself, once the helper has found them. It must not
+/// find a value that was deleted.
+#[test]
+fn storage_of_a_known_map_is_found_until_it_is_deleted() {
+    let mut bench = Bench::new(map_type::TASK_STORAGE, "exit");
+    let (map, task) = (bench.addr(), bench.h.task);
+    let install = |bench: &mut Bench, call: &str| {
+        let text = format!("r1 = {map} ll\nr2 = r3\nr3 = 0\n{call}\nexit");
+        bench.h.install_text(bench.instance, &text, Default::default()).expect("program");
+    };
+    for _ in 0..2 {
+        install(&mut bench, "r4 = 0\ncall 156");
+        assert_eq!(bench.run([task, 0, 0]), Ok(0), "absent");
+        install(&mut bench, "r4 = 1\ncall 156");
+        let value = bench.run([task, 0, 0]).expect("made");
+        let calls = bench.h.vm.helper_calls();
+        for _ in 0..3 {
+            assert_eq!(bench.run([task, 0, 0]), Ok(value), "found");
+        }
+        assert_eq!(bench.h.vm.helper_calls(), calls + 3);
+        assert_eq!(bench.run([0, 0, 0]), Ok(0), "no task");
+        install(&mut bench, "r4 = 0\ncall 210");
+        assert!(bench.run([task, 0, 0]).is_err(), "cgroup helper on a task map");
+        install(&mut bench, "call 157");
+        assert_eq!(bench.run([task, 0, 0]), Ok(0), "deleted");
+    }
+}
+
+/// A constant that is no map's address finds nothing, whatever else the machine code knows.
+#[test]
+fn storage_of_no_map_is_refused() {
+    let mut bench = Bench::new(map_type::TASK_STORAGE, "exit");
+    let (map, task) = (bench.addr(), bench.h.task);
+    bench.h.vm.note_task(task);
+    let call = |bench: &mut Bench, map: u64, helper: u32| {
+        let text = format!("r1 = {map} ll\nr2 = r3\nr3 = 0\nr4 = 1\ncall {helper}\nexit");
+        bench.h.install_text(bench.instance, &text, Default::default()).expect("program");
+        [task, 0].map(|owner| bench.run([owner, 0, 0]))
+    };
+    for _ in 0..2 {
+        assert!(call(&mut bench, map, 156)[0].is_ok());
+    }
+    for low in 0..6 {
+        for (map, helper) in [(map | low, 210), (map + 64 + low, 156), (low, 156), (low, 210)] {
+            for result in call(&mut bench, map, helper) {
+                assert!(result.is_err(), "{map:#x} {helper}: {result:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn storage_starts_from_an_initial_value() {
     let mut bench = Bench::new(

@@ -16,6 +16,7 @@ use std::cell::Cell;
 use std::mem::offset_of;
 use std::ptr;
 
+use super::in_place::{InPlace, Shared};
 use super::native::{Args, CodeEntry};
 use super::{Code, FuncEntry};
 use crate::fault::Fault;
@@ -125,6 +126,10 @@ pub struct Ctx {
     pub cpu: u64,
     /// Number of helper calls that the code performed itself, over all entries.
     pub helper_calls: u64,
+    /// State of the virtual machine that all its contexts share.
+    pub in_place: *mut Shared,
+    /// `Host::rq_clock`; null if the host has none.
+    pub rq_clock: *const u64,
     /// A failure sets these five fields: `executed` is the instruction count, `why` the reason if
     /// `fault` is None, `pcs` the slots of the `nr_pcs` frames, innermost first, and `regs` r0 to
     /// r9.
@@ -161,7 +166,7 @@ pub struct EntryFrame {
 }
 
 impl Ctx {
-    fn new(mem: &Memory) -> Ctx {
+    fn new(mem: &Memory, in_place: *mut Shared) -> Ctx {
         let (mem, perms) = mem.raw();
         Ctx {
             base: mem.wrapping_sub(GUEST_BASE as usize),
@@ -178,6 +183,8 @@ impl Ctx {
             out: CallOut::default(),
             cpu: 0,
             helper_calls: 0,
+            in_place,
+            rq_clock: ptr::null(),
             executed: 0,
             why: 0,
             nr_pcs: 0,
@@ -272,6 +279,7 @@ pub struct Contexts {
     free: *mut Ctx,
     /// Context whose code made the last kernel function call; null if the interpreter made it.
     calling: *const Ctx,
+    in_place: *mut Shared,
 }
 
 // SAFETY: the contexts belong to this value alone, and the memory they refer to is used only while
@@ -279,13 +287,15 @@ pub struct Contexts {
 unsafe impl Send for Contexts {}
 
 impl Contexts {
-    /// Creates the contexts of a virtual machine with this memory.
-    pub fn new(mem: &Memory) -> Contexts {
+    /// Creates the contexts of a virtual machine with this memory and shared state, which outlive
+    /// them.
+    pub fn new(mem: &Memory, in_place: &InPlace) -> Contexts {
         let mut contexts = Contexts {
             all: Vec::new(),
             outermost: ptr::null_mut(),
             free: ptr::null_mut(),
             calling: ptr::null(),
+            in_place: in_place.as_ptr(),
         };
         contexts.outermost = contexts.make(mem);
         contexts.free = contexts.make(mem);
@@ -358,7 +368,7 @@ impl Contexts {
 
     #[cold]
     fn make(&mut self, mem: &Memory) -> *mut Ctx {
-        let ctx = Box::into_raw(Box::new(Ctx::new(mem)));
+        let ctx = Box::into_raw(Box::new(Ctx::new(mem, self.in_place)));
         if let Some(last) = self.all.last() {
             // SAFETY: `all` owns the context, and machine code does not access `next`.
             unsafe { (**last).next.set(ctx) };
@@ -425,6 +435,8 @@ pub mod at {
     pub const OUT_TARGET: i32 = OUT + offset_of!(CallOut, target) as i32;
     pub const CPU: i32 = offset_of!(Ctx, cpu) as i32;
     pub const HELPER_CALLS: i32 = offset_of!(Ctx, helper_calls) as i32;
+    pub const IN_PLACE: i32 = offset_of!(Ctx, in_place) as i32;
+    pub const RQ_CLOCK: i32 = offset_of!(Ctx, rq_clock) as i32;
     pub const EXECUTED: i32 = offset_of!(Ctx, executed) as i32;
     pub const WHY: i32 = offset_of!(Ctx, why) as i32;
     pub const NR_PCS: i32 = offset_of!(Ctx, nr_pcs) as i32;

@@ -9,6 +9,8 @@ use std::mem::offset_of;
 use super::compile::{Compiler, Isa, named_isa};
 use super::ctx::{CallOut, Calls, Ctx, RefusedAccess};
 use super::frames_below;
+use super::in_place::InPlaceFuncs;
+use super::keeps_memory::KeepsMemory;
 use super::translate::Input;
 use super::{Refusal, SLOTS_MAX, arguments, entered, live};
 use crate::insn::Op;
@@ -43,7 +45,8 @@ pub fn generate(image: &Image, isa: &str, nr_pages: u64) -> Option<Result<CrossC
     let fits = |counts: Vec<u8>| counts.iter().all(|count| usize::from(*count) < MAX_FRAMES);
     let by_address = image.code.iter().any(|insn| insn.op == Op::CallReg);
     let bounded = !by_address && frames_below::all(image).is_some_and(fits);
-    Some(Generator { image, isa, nr_pages, bounded }.all())
+    let keeps = KeepsMemory::of(image, InPlaceFuncs::default());
+    Some(Generator { image, isa, nr_pages, bounded, keeps }.all())
 }
 
 /// Returns the offsets of the fields that the code uses: `Ctx` up to `refused`, then
@@ -54,7 +57,7 @@ pub fn layout() -> Vec<usize> {
     }
     let head = offsets!(Ctx: base, mem, perms, deadline, fp_min, arena_base, may_goto, calls, access, entries, refused);
     let refused = offsets!(RefusedAccess: addr, slot, value, r0, executed, result, failed);
-    let tail = offsets!(Ctx: out, cpu, helper_calls, executed, why, nr_pcs, pcs, regs, host);
+    let tail = offsets!(Ctx: out, cpu, helper_calls, in_place, rq_clock, executed, why, nr_pcs, pcs, regs, host);
     let out = offsets!(CallOut: fp, r5, pc, number, target);
     let calls = offsets!(Calls: helper, kfunc, kfunc4, func, func_reg, access);
     [&head[..], &refused, &tail, &out, &calls].concat()
@@ -66,6 +69,7 @@ struct Generator<'a> {
     nr_pages: u64,
     /// Whether calls need no check of the call depth, because the stack has frames for all of them.
     bounded: bool,
+    keeps: KeepsMemory,
 }
 
 impl Generator<'_> {
@@ -92,6 +96,8 @@ impl Generator<'_> {
             bounded: self.bounded,
             entered: entered(&self.image.code, func),
             nr_pages: self.nr_pages,
+            in_place: InPlaceFuncs::default(),
+            keeps: &|call| self.keeps.call(call),
             callee: &|pc| self.callee(pc),
         };
         let code = compiler.bytes(&*self.isa, input, arguments)?;

@@ -4,8 +4,9 @@
 //! Owns: the grouping.
 //! Does not: check (see `memory.rs`).
 //!
-//! A group extends over a tree of blocks, each with one predecessor, and ends at a call, which may
-//! change permissions. The first access of a group checks the whole range. If the pages do not
+//! A group begins in one block and extends to blocks that are reached only from blocks of the
+//! group, by jumps forward. It ends at a call that may take a permission away (see
+//! `keeps_memory.rs`). The first access of a group checks the whole range. If the pages do not
 //! allow the access to the whole range, each access of the group leaves the code, and
 //! `Calls::access` checks it separately.
 
@@ -55,18 +56,29 @@ struct GroupState {
 }
 
 impl Groups {
-    pub fn of(code: &[Insn], func: &Func, facts: &FunctionAnalysis, data: &[Data]) -> Groups {
+    /// Groups the accesses of a function. `keeps` tells whether a call takes no permission away.
+    pub fn of(
+        code: &[Insn],
+        func: &Func,
+        facts: &FunctionAnalysis,
+        data: &[Data],
+        keeps: &dyn Fn(&Insn) -> bool,
+    ) -> Groups {
         let len = func.len as usize;
         let (of, through_r1) = (vec![None; len], vec![false; len]);
         let mut groups = Groups { all: Vec::new(), of, through_r1 };
-        let mut after: Vec<Option<GroupState>> = vec![None; len];
+        // Indexed by slot: the states with which the function comes from earlier slots.
+        let mut after: Vec<Vec<GroupState>> = vec![Vec::new(); len];
         let mut numbers = 0;
         let mut state = None;
         let mut r1 = None;
         for slot in (0..len).filter(|slot| facts.reached[*slot]) {
             let pc = func.start + slot as u32;
             if let Some(known) = facts.blocks[slot] {
-                let inherited = after[slot].take().filter(|_| facts.preds[slot] == 1 && slot > 0);
+                let before = std::mem::take(&mut after[slot]);
+                let all = slot > 0 && before.len() == facts.preds[slot] as usize;
+                let inherited = before.into_iter().filter(|_| all);
+                let inherited = inherited.reduce(|one, other| one.merged(&other, &mut numbers));
                 let mut begun = inherited.unwrap_or_else(|| fresh(&mut numbers, known));
                 begun.known = known;
                 state = Some(begun);
@@ -77,11 +89,11 @@ impl Groups {
             groups.through_r1[slot] = *r1.get_or_insert(current.regs[1]) == current.regs[base];
             groups.access(insn, slot, current, data);
             step(insn, pc, &mut current.known, data);
-            advance(insn, current, &mut numbers);
+            advance(insn, current, &mut numbers, keeps);
             for next in facts.next[slot].into_iter().flatten() {
                 let next = (next - func.start) as usize;
-                if next > slot && facts.blocks[next].is_some() && facts.preds[next] == 1 {
-                    after[next] = Some(current.clone());
+                if next > slot && facts.blocks[next].is_some() {
+                    after[next].push(current.clone());
                 }
             }
         }
@@ -144,6 +156,20 @@ impl Group {
     }
 }
 
+impl GroupState {
+    /// Returns what holds after either of two states. A group that both have open began in a slot
+    /// that comes before both.
+    fn merged(mut self, other: &GroupState, numbers: &mut u32) -> GroupState {
+        for (value, other) in self.regs.iter_mut().zip(other.regs) {
+            if *value != other {
+                *value = number(numbers);
+            }
+        }
+        self.open.retain(|group| other.open.contains(group));
+        self
+    }
+}
+
 fn fresh(numbers: &mut u32, known: super::facts::Regs) -> GroupState {
     let mut state = GroupState { regs: [(0, 0); 11], open: Vec::new(), known };
     for value in &mut state.regs {
@@ -157,14 +183,15 @@ fn number(numbers: &mut u32) -> Value {
     (*numbers, 0)
 }
 
-fn advance(insn: &Insn, state: &mut GroupState, numbers: &mut u32) {
+fn advance(insn: &Insn, state: &mut GroupState, numbers: &mut u32, keeps: &dyn Fn(&Insn) -> bool) {
     let (dst, src) = (usize::from(insn.dst), usize::from(insn.src));
     match insn.op {
         Op::Mov64X => state.regs[dst] = state.regs[src],
         Op::Add64K => state.regs[dst].1 = state.regs[dst].1.wrapping_add(insn.imm),
         Op::Sub64K => state.regs[dst].1 = state.regs[dst].1.wrapping_sub(insn.imm),
         op => {
-            if matches!(op, Op::CallFunc | Op::CallReg | Op::CallHelper | Op::CallKfunc) {
+            let calls = matches!(op, Op::CallFunc | Op::CallReg | Op::CallHelper | Op::CallKfunc);
+            if calls && !keeps(insn) {
                 state.open.clear();
             }
             let written = writes(insn);

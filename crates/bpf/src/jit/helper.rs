@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Helpers that machine code performs itself: lookups in arrays with known addresses, and the
-//! number of the CPU.
+//! Helpers that machine code performs itself: lookups in arrays with known addresses, lookups in
+//! hashes and of what belongs to a task or cgroup, the number of the CPU, and addresses of per-CPU
+//! variables.
 //!
 //! Owns: the list of these helpers.
 //! Does not: define their meaning (`crate::helper` and `crate::map` do); perform a lookup whose key
@@ -13,31 +14,139 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value};
 
 use super::ctx::{Way, at};
+use super::in_place;
+use super::kfunc::shared_value;
 use super::memory::{AccessLocation, guest};
 use super::range::{Known, LookupResult};
 use super::translate::{I32, I64, Translator, flags};
-use super::{Data, Elements};
+use super::{Data, Elements, Keys};
 use crate::insn::{Insn, Op};
+use crate::vm::Storage;
 
 const MAP_LOOKUP_ELEM: u32 = 1;
 const GET_SMP_PROCESSOR_ID: u32 = 8;
 const MAP_LOOKUP_PERCPU_ELEM: u32 = 195;
+const PER_CPU_PTR: u32 = 153;
+const THIS_CPU_PTR: u32 = 154;
+const TASK_STORAGE_GET: u32 = 156;
+const CGRP_STORAGE_GET: u32 = 210;
 
 impl Translator<'_, '_> {
     /// Translates a helper call.
     pub fn helper(&mut self, insn: &Insn, pc: u32) {
         let value = match insn.imm as u32 {
-            MAP_LOOKUP_ELEM => self.lookup(false),
+            MAP_LOOKUP_ELEM => match self.keys() {
+                Some(keys) => return self.hash_lookup(keys, insn, pc),
+                None => self.lookup(false),
+            },
             MAP_LOOKUP_PERCPU_ELEM => self.lookup(true),
             GET_SMP_PROCESSOR_ID => Some(self.cpu()),
+            PER_CPU_PTR if self.input.in_place.per_cpu_ptr => Some(self.per_cpu_ptr()),
+            THIS_CPU_PTR if self.input.in_place.per_cpu_ptr => Some(self.this_cpu_ptr()),
+            TASK_STORAGE_GET => return self.storage_get(Storage::Task, insn, pc),
+            CGRP_STORAGE_GET => return self.storage_get(Storage::Cgroup, insn, pc),
             _ => None,
         };
         let Some(value) = value else { return self.call_out(Way::Helper, 5, insn, pc) };
+        self.count_helper();
+        self.check_limit(pc);
+        self.clobber(value);
+    }
+
+    fn count_helper(&mut self) {
         let calls = self.b.ins().load(I64, flags(), self.ctx, at::HELPER_CALLS);
         let calls = self.b.ins().iadd_imm_s(calls, 1);
         self.b.ins().store(flags(), calls, self.ctx, at::HELPER_CALLS);
+    }
+
+    /// Returns the keys of the hash whose address is the only value that r1 can have, if there is
+    /// one.
+    fn keys(&self) -> Option<Keys> {
+        let map = self.known[1].value()?;
+        self.input.data.iter().filter_map(|data| data.keys).find(|keys| keys.map == map)
+    }
+
+    /// Emits the lookup of an element of a hash, in the cache of elements that the helper has
+    /// found.
+    fn hash_lookup(&mut self, keys: Keys, insn: &Insn, pc: u32) {
+        let Some((at, off)) = self.key(keys.size) else {
+            return self.call_out(Way::Helper, 5, insn, pc);
+        };
+        self.settle();
+        let (slow, done) = self.in_place_blocks();
+        let key = match keys.size {
+            4 => {
+                let word = self.b.ins().load(I32, guest(), at, off);
+                self.b.ins().uextend(I64, word)
+            }
+            _ => self.b.ins().load(I64, guest(), at, off),
+        };
+        let entry = self.cached(key, in_place::tag_of_hash(keys.map), slow);
+        let value = self.b.ins().load(I64, flags(), entry, in_place::at::VALUE);
+        self.count_helper();
         self.check_limit(pc);
-        self.clobber(value);
+        self.finish_in_place(value, done);
+        self.enter(slow);
+        self.call_out(Way::Helper, 5, insn, pc);
+        self.join_in_place(done);
+    }
+
+    /// Returns the place of a key of `size` bytes at r2: host address and offset. None if the key
+    /// may lie outside the frame and the instance's data.
+    fn key(&mut self, size: u32) -> Option<(Value, i32)> {
+        let place = AccessLocation::at(self.known[2], 0, size, true, self.input.data);
+        let (from, off) = match place {
+            AccessLocation::Frame(off) => (self.fp, off),
+            AccessLocation::Inside => (self.reg(2), 0),
+            AccessLocation::LikelyFrame | AccessLocation::Anywhere => return None,
+        };
+        Some((self.b.ins().iadd(self.base, from), off))
+    }
+
+    /// Emits the lookup of the value that belongs to a task or cgroup, in the cache of such values.
+    /// If the cache does not have the value, the code calls out, and the helper finds or creates
+    /// it.
+    fn storage_get(&mut self, kind: Storage, insn: &Insn, pc: u32) {
+        let map = self.known[1].value().filter(|map| map.is_multiple_of(in_place::MAP_ALIGN));
+        let call_flags = self.known[4].value();
+        let (Some(map), Some(0..=1)) = (map, call_flags) else {
+            return self.call_out(Way::Helper, 5, insn, pc);
+        };
+        self.settle();
+        let (slow, done) = self.in_place_blocks();
+        let owner = self.reg(2);
+        let entry = self.cached(owner, in_place::tag(kind, map), slow);
+        let value = self.b.ins().load(I64, flags(), entry, in_place::at::VALUE);
+        self.count_helper();
+        self.check_limit(pc);
+        self.finish_in_place(value, done);
+        self.enter(slow);
+        self.call_out(Way::Helper, 5, insn, pc);
+        self.join_in_place(done);
+    }
+
+    fn per_cpu_ptr(&mut self) -> Value {
+        let cpu = self.low_half(2);
+        let shared = self.shared();
+        let cpus = self.b.ins().load(I64, shared_value(), shared, in_place::at::NR_CPUS);
+        let exists = self.b.ins().icmp(IntCC::UnsignedLessThan, cpu, cpus);
+        let copy = self.copy_of(cpu, shared);
+        let none = self.iconst(0);
+        self.b.ins().select(exists, copy, none)
+    }
+
+    fn this_cpu_ptr(&mut self) -> Value {
+        let cpu = self.cpu();
+        let shared = self.shared();
+        self.copy_of(cpu, shared)
+    }
+
+    /// Returns the address of a CPU's copy of the variable whose first copy is at r1.
+    fn copy_of(&mut self, cpu: Value, shared: Value) -> Value {
+        let stride = self.b.ins().load(I64, shared_value(), shared, in_place::at::PERCPU_STRIDE);
+        let offset = self.b.ins().imul(cpu, stride);
+        let first = self.reg(1);
+        self.b.ins().iadd(first, offset)
     }
 
     fn cpu(&mut self) -> Value {
@@ -50,13 +159,7 @@ impl Translator<'_, '_> {
     fn lookup(&mut self, of_cpu: bool) -> Option<Value> {
         let elements = elements(self.known[1], self.input.data);
         let Elements { percpu, array, .. } = elements.filter(|e| e.percpu || !of_cpu)?;
-        let (from, off) =
-            match AccessLocation::at(self.known[2], 0, I32.bytes(), true, self.input.data) {
-                AccessLocation::Frame(off) => (self.fp, off),
-                AccessLocation::Inside => (self.reg(2), 0),
-                AccessLocation::LikelyFrame | AccessLocation::Anywhere => return None,
-            };
-        let key = self.b.ins().iadd(self.base, from);
+        let (key, off) = self.key(I32.bytes())?;
         let index = self.b.ins().load(I32, guest(), key, off);
         let index = self.b.ins().uextend(I64, index);
         let entries = i64::from(array.entries);
@@ -77,7 +180,7 @@ impl Translator<'_, '_> {
         Some(self.b.ins().select(exists, element, none))
     }
 
-    fn low_half(&mut self, reg: u8) -> Value {
+    pub fn low_half(&mut self, reg: u8) -> Value {
         let value = self.reg(reg);
         let low = self.b.ins().ireduce(I32, value);
         self.b.ins().uextend(I64, low)

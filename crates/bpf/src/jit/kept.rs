@@ -62,12 +62,13 @@ struct Part {
 impl Code {
     fn key(&self, version: &str) -> CodeKey {
         let mut text = format!(
-            "{version} {} {} {} {:?} {} {:?}",
+            "{version} {} {} {} {:?} {} {:?} {:?}",
             cranelift_codegen::VERSION,
             self.isa.name(),
             self.isa.flags(),
             flags_of(&self.isa),
             self.nr_pages,
+            self.in_place,
             self.data
         )
         .into_bytes();

@@ -407,6 +407,24 @@ impl Translator<'_, '_> {
         perm
     }
 
+    /// Returns the host address of `bytes` bytes (a multiple of 8, at most a page) that are
+    /// aligned, readable and on one page. For any other place, the generated code branches to
+    /// `slow`.
+    pub fn readable_on_page(&mut self, addr: Value, bytes: Value, slow: Block) -> Value {
+        let first = Access { base: 0, off: 0, ty: I64 };
+        let perm = self.page_perm(addr, &first, slow);
+        let within = self.b.ins().band_imm_u(addr, PAGE as i64 - 1);
+        let end = self.b.ins().iadd(within, bytes);
+        let on_page = self.b.ins().icmp_imm_u(IntCC::UnsignedLessThanOrEqual, end, PAGE as i64);
+        let on_page = self.b.ins().uextend(I32, on_page);
+        let allowed = self.b.ins().band(perm, on_page);
+        let allowed = self.b.ins().band_imm_u(allowed, i64::from(LOAD));
+        let go = self.block(false);
+        self.b.ins().brif(allowed, go, &[], slow, &[]);
+        self.enter(go);
+        self.b.ins().iadd(self.base, addr)
+    }
+
     /// Returns the permission of an aligned access's page. The generated code branches to `slow` if
     /// the access is outside the memory or misaligned.
     fn page_perm(&mut self, addr: Value, access: &Access, slow: Block) -> Value {

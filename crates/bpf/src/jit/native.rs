@@ -75,10 +75,15 @@ pub unsafe fn call_in<H: Host>(
     entry: CodeEntry,
     args: Args,
 ) -> Result<u64, Fault> {
-    let (host, cpu) = (ptr::from_mut(h).cast(), h.cpu());
+    let (cpu, clock) = (h.cpu(), ptr::from_mut(h.clock_mut()));
+    let rq_clock = h.rq_clock().map_or(ptr::null(), ptr::from_ref);
+    let host = ptr::from_mut(h).cast();
     // SAFETY: as the caller guarantees.
     let ctx = unsafe { &mut *at };
+    // SAFETY: the virtual machine keeps the shared state longer than its contexts.
+    unsafe { (*ctx.in_place).clock = clock };
     (ctx.calls, ctx.host, ctx.cpu) = (Ways::<H>::TABLE, host, cpu.into());
+    ctx.rq_clock = rq_clock;
     let fp = ctx.fp;
     // SAFETY: `entry` is of the instance's code, compiled for the memory's size; the instance keeps
     // it. Everything that the context points to outlives the call, and the host is not touched here
@@ -242,7 +247,10 @@ unsafe extern "C" fn helper<H: Host>(
     let work = |h: &mut H, ctx: &Ctx, args: &[u64; 5]| {
         let vm = h.vm();
         vm.helper_calls = vm.helper_calls.wrapping_add(1);
-        crate::helper::call(h, ctx.site(), ctx.out.number, *args)
+        match crate::helper::call_frequent(h, ctx.out.number, args) {
+            Some(result) => result,
+            None => crate::helper::call(h, ctx.site(), ctx.out.number, *args),
+        }
     };
     // SAFETY: machine code passes the context in which it runs.
     unsafe { call_out::<H>(ctx, executed, [a, b, c, d, (*ctx).out.r5], work) }

@@ -57,6 +57,14 @@ impl Known {
         Known::Number(value, value)
     }
 
+    /// Returns the only number that the value may be, if there is one.
+    pub fn value(self) -> Option<u64> {
+        match self {
+            Known::Number(low, high) if low == high => Some(low),
+            _ => None,
+        }
+    }
+
     /// Returns what is known of a value that lies in one of two ranges.
     pub fn join(self, other: Known) -> Known {
         match (self, other) {

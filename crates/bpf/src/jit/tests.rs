@@ -3,10 +3,12 @@
 
 use super::*;
 use crate::insn::asm::assemble;
+use crate::kfunc::KfuncId;
+use crate::mem::{PAGE, Perm};
 use crate::vm::bare::BareHost;
 use crate::vm::bare::trial::InMemory;
 use crate::vm::tests::{host, host_on};
-use crate::vm::{Config, InstanceId, InstanceParts};
+use crate::vm::{Config, InPlaceFuncs, InPlaceValues, InstanceId, InstanceParts};
 
 const LOOP: &str = "func main:\nr6 = 10\nr7 = 0\nloop:\nr1 = r6\ncall twice\nr7 += r0\nr6 -= 1\nif r6 != 0 goto loop\n\
                     r0 = r7\nexit\nfunc twice:\nr0 = r1\nr0 += r1\nexit";
@@ -216,4 +218,109 @@ fn frames_below_are_known_without_recursion() {
 #[test]
 fn the_kernel_synchronizes_cpus() {
     compile::synchronize_cpus().expect("the system call that other machines need");
+}
+
+const TEST_CPU: KfuncId = KfuncId(7);
+const TASK_CPU: KfuncId = KfuncId(8);
+const NOW: KfuncId = KfuncId(9);
+/// Result of these functions when the host carries them out.
+const FROM_HOST: u64 = 99;
+
+/// A host of 100 CPUs with one program, whose machine code carries out functions of the host.
+fn in_place(text: &str) -> (BareHost, InstanceId) {
+    let in_place = InPlaceFuncs {
+        per_cpu_ptr: true,
+        test_cpu: Some(TEST_CPU),
+        task_cpu: Some((TASK_CPU, 16)),
+        now: Some(NOW),
+    };
+    let in_place_values = InPlaceValues {
+        nr_cpus: 100,
+        percpu_stride: 64,
+        mask_bytes: 16,
+        call_ns: 3,
+        test_cpu_ns: 5,
+        rq_clock_base_ns: 1000,
+    };
+    let limits = Limits { compile_after: 0, ..Limits::default() };
+    let config = Config { limits, in_place, in_place_values, ..Config::default() };
+    let mut h = BareHost::new(config).expect("memory");
+    h.kfuncs = vec![(TEST_CPU, FROM_HOST), (TASK_CPU, FROM_HOST), (NOW, FROM_HOST)];
+    let instance = h.vm.add_instance("test");
+    h.install_text(instance, text, Default::default()).expect("program");
+    (h, instance)
+}
+
+#[test]
+fn addresses_of_per_cpu_variables_need_no_call() {
+    let (mut h, instance) = in_place("func main:\ncall 153\nexit\nfunc this:\ncall 154\nexit");
+    assert_eq!(h.run(instance, "main", [1000, 0, 0, 0, 0]), Ok(1000));
+    assert_eq!(h.run(instance, "main", [1000, 99, 0, 0, 0]), Ok(1000 + 99 * 64));
+    assert_eq!(h.run(instance, "main", [1000, 100, 0, 0, 0]), Ok(0));
+    assert_eq!(h.run(instance, "main", [1000, 7 << 32 | 2, 0, 0, 0]), Ok(1000 + 2 * 64));
+    h.cpu = 3;
+    assert_eq!(h.run(instance, "this", [1000, 0, 0, 0, 0]), Ok(1000 + 3 * 64));
+    assert_eq!(h.vm.helper_calls(), 5);
+}
+
+#[test]
+fn a_bit_of_a_readable_mask_needs_no_call() {
+    let (mut h, instance) = in_place("func main:\ncall $7\nexit");
+    let page = h.vm.mem.alloc_region(PAGE, Perm::Read).expect("page");
+    *h.vm.mem.host_mut::<u64>(page + 8) = 1 << 35;
+    let mut bit = |cpu: u64, mask: u64| {
+        let result = h.run(instance, "main", [cpu, mask, 0, 0, 0]).expect("runs");
+        (result, std::mem::take(&mut h.charged_ns), std::mem::take(&mut h.kfunc_calls).len())
+    };
+    assert_eq!(bit(99, page), (1, 5, 0));
+    assert_eq!(bit(98, page), (0, 5, 0));
+    assert_eq!(bit(1 << 32 | 99, page), (1, 5, 0), "the CPU is the lower half");
+    assert_eq!(bit(100, page), (FROM_HOST, 0, 1), "no such CPU");
+    assert_eq!(bit(99, page + PAGE - 16), (0, 5, 0), "the last place on the page");
+    assert_eq!(bit(99, page + PAGE - 8), (FROM_HOST, 0, 1), "beyond the page");
+    assert_eq!(bit(99, page + 4), (FROM_HOST, 0, 1), "not aligned");
+    assert_eq!(bit(99, 0), (FROM_HOST, 0, 1), "NULL");
+    assert_eq!(h.vm.kfunc_calls(), 8);
+}
+
+#[test]
+fn a_known_task_tells_its_cpu_without_a_call() {
+    let (mut h, instance) = in_place("func main:\ncall $8\nexit");
+    let task = h.task;
+    *h.vm.mem.host_mut::<[u32; 2]>(task + 16) = [42, 43];
+    let cpu = |h: &mut BareHost, task| {
+        let result = h.run(instance, "main", [task, 0, 0, 0, 0]).expect("runs");
+        (result, std::mem::take(&mut h.charged_ns))
+    };
+    assert_eq!(cpu(&mut h, task), (FROM_HOST, 0));
+    h.vm.note_task(task);
+    assert_eq!(cpu(&mut h, task), (42, 3));
+    assert_eq!(cpu(&mut h, task + 64), (FROM_HOST, 0), "no task");
+    assert_eq!(cpu(&mut h, 0), (FROM_HOST, 0), "NULL");
+    h.vm.forget_task(task);
+    assert_eq!(cpu(&mut h, task), (FROM_HOST, 0));
+}
+
+#[test]
+fn the_clock_of_a_locked_run_queue_is_read_without_a_call() {
+    let (mut h, instance) = in_place("func main:\ncall $9\nexit");
+    let now = |h: &mut BareHost| {
+        let result = h.run(instance, "main", [0; 5]).expect("runs");
+        (result, std::mem::take(&mut h.charged_ns))
+    };
+    assert_eq!(now(&mut h), (FROM_HOST, 0), "no run queue is locked");
+    h.rq_clock = Some(77);
+    assert_eq!(now(&mut h), (1077, 3));
+    h.rq_clock = None;
+    assert_eq!(now(&mut h), (FROM_HOST, 0));
+}
+
+#[test]
+fn a_function_keeps_memory_if_all_that_it_calls_does() {
+    let text = "func main:\ncall looks\ncall deletes\nexit\nfunc looks:\ncall 1\ncall 8\nr0 = 0\nexit\n\
+                func deletes:\ncall 3\nexit\nfunc outer:\ncall deletes\nexit";
+    let image = image(text);
+    let keeps = KeepsMemory::of(&image, InPlaceFuncs::default());
+    let calls = image.code.iter().filter(|insn| insn.op == Op::CallFunc);
+    assert_eq!(calls.map(|call| keeps.call(call)).collect::<Vec<_>>(), [true, false, false]);
 }

@@ -22,13 +22,13 @@ use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
 
 use super::Data;
-use super::ctx::{FAILED, WHY_LIMIT, Way, at};
+use super::ctx::{FAILED, WHY_LIMIT, at};
 use super::facts::{FunctionAnalysis, Regs, known_outcome, step};
 use super::groups::Groups;
+use super::in_place::InPlaceFuncs;
 use super::memory::access_signature;
-use crate::insn::uses::{RegSet, taken};
+use crate::insn::uses::RegSet;
 use crate::insn::{Insn, Op, access_size};
-use crate::kfunc::KfuncId;
 use crate::vm::Func;
 
 pub const I32: Type = types::I32;
@@ -52,6 +52,10 @@ pub struct Input<'a> {
     /// Number of pages of the memory. The code contains this number, so only memories of the same
     /// size share code.
     pub nr_pages: u64,
+    /// Kernel functions of the host that the code carries out itself.
+    pub in_place: InPlaceFuncs,
+    /// Tells whether no page loses a permission during a call.
+    pub keeps: &'a dyn Fn(&Insn) -> bool,
     /// Returns, given the first slot of a called function, the offset from `Ctx::entries` of the
     /// word that holds the function's code address, and the number of arguments that the function
     /// takes.
@@ -138,7 +142,7 @@ impl<'a, 'b> Translator<'a, 'b> {
         let blocks =
             facts.blocks.iter().map(|known| known.map(|_| b.create_block())).collect::<Vec<_>>();
         let (fail_here, fail_up) = (b.create_block(), b.create_block());
-        let groups = Groups::of(input.code, input.func, &facts, input.data);
+        let groups = Groups::of(input.code, input.func, &facts, input.data, input.keeps);
         let mut t = Translator {
             regs,
             executed,
@@ -245,11 +249,7 @@ impl<'a, 'b> Translator<'a, 'b> {
                 return false;
             }
             Op::CallHelper => self.helper(insn, pc),
-            Op::CallKfunc => {
-                let few = taken(insn) < 5 && !KfuncId(insn.imm as u32).is_builtin();
-                let way = if few { Way::Kfunc4 } else { Way::Kfunc };
-                self.call_out(way, taken(insn), insn, pc);
-            }
+            Op::CallKfunc => self.kfunc(insn, pc),
             Op::CallFunc => self.call_func(insn, pc),
             Op::CallReg => self.call_reg(insn, pc),
             op if (Op::Jeq64K as u8..=Op::Jset32X as u8).contains(&(op as u8)) => {
@@ -281,7 +281,7 @@ impl<'a, 'b> Translator<'a, 'b> {
     }
 
     /// Adds the pending instructions to the instruction count.
-    fn settle(&mut self) -> Value {
+    pub fn settle(&mut self) -> Value {
         let executed = self.executed();
         self.b.def_var(self.executed, executed);
         self.pending = 0;

@@ -6,7 +6,8 @@ use crate::errno::*;
 use crate::fault::Fault;
 use crate::mem::Memory;
 
-const MAX_LOOPS: u32 = 8 << 20;
+/// Largest length of a range. The kernel's BPF_MAX_LOOPS.
+pub const MAX_LOOPS: u32 = 8 << 20;
 
 pub fn new(mem: &mut Memory, at: u64, start: i32, end: i32) -> Result<u64, Fault> {
     let errno = if start > end {

@@ -32,6 +32,7 @@ impl Vm {
             timers: &mut self.timers,
             objects: &mut self.objects,
             dropped: &mut self.dropped,
+            in_place: &mut self.in_place,
             nr_cpus: self.nr_cpus,
         };
         (&mut self.maps, ctx)
@@ -50,6 +51,14 @@ impl Map {
     pub(crate) fn is_percpu(&self) -> bool {
         use map_type::*;
         matches!(self.def.map_type, PERCPU_ARRAY | PERCPU_HASH | LRU_PERCPU_HASH)
+    }
+
+    /// Returns the size of the keys of a hash map whose elements machine code finds in its cache: a
+    /// hash whose lookups change nothing, with one value for all CPUs and keys of 4 or 8 bytes.
+    #[inline]
+    pub(crate) fn short_key(&self) -> Option<u32> {
+        let size = self.def.key_size;
+        (self.def.map_type == map_type::HASH && matches!(size, 4 | 8)).then_some(size)
     }
 
     pub(crate) fn holds_maps(&self) -> bool {
@@ -226,6 +235,10 @@ impl Map {
             }
         }
         if let MapKind::Hash(hash) = &self.kind {
+            let key = ctx.mem.host_slice::<u8>(hash.key_addr(value), self.def.key_size as usize);
+            if self.short_key().is_some() {
+                ctx.in_place.forget_element(self.addr, in_place_key(key));
+            }
             hash.free_element(ctx.mem, value);
         }
     }
@@ -296,10 +309,11 @@ impl Map {
 
     pub(crate) fn storage_delete(&mut self, ctx: &mut MapCtx<'_>, owner: u64) -> MapResult<()> {
         let size = u64::from(self.stride);
-        let MapKind::Storage(_, storage) = &mut self.kind else {
+        let MapKind::Storage(kind, storage) = &mut self.kind else {
             return Err(EINVAL);
         };
         let value = storage.remove(owner).ok_or(ENOENT)?;
+        ctx.in_place.forget_storage(*kind, self.addr, owner);
         if self.has_special {
             ctx.release(self.instance, &self.def.special, value);
         }
@@ -310,6 +324,14 @@ impl Map {
     fn has_spin_lock(&self) -> bool {
         self.def.special.iter().any(|field| field.kind == SpecialKind::SpinLock)
     }
+}
+
+/// Returns a key of at most 8 bytes as the number that machine code reads.
+#[inline]
+pub(crate) fn in_place_key(key: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..key.len()].copy_from_slice(key);
+    u64::from_le_bytes(bytes)
 }
 
 /// Returns the index that an array's key stands for; None if the key does not have 4 bytes.

@@ -6,6 +6,7 @@
 //! values.
 
 use super::{Dropped, MapDef, SpecialField, SpecialKind};
+use crate::jit::InPlace;
 use crate::kfunc::Objects;
 use crate::mem::Memory;
 use crate::timer::Timers;
@@ -17,6 +18,7 @@ pub(crate) struct MapCtx<'v> {
     pub timers: &'v mut Timers,
     pub objects: &'v mut Objects,
     pub dropped: &'v mut Vec<Dropped>,
+    pub in_place: &'v mut InPlace,
     pub nr_cpus: u32,
 }
 

@@ -215,8 +215,28 @@ impl Memory {
         self.host_slice(addr, n)
     }
 
+    #[inline(always)]
     pub fn words_mut(&mut self, addr: u64, n: usize) -> &mut [u64] {
         self.host_slice_mut(addr, n)
+    }
+
+    /// Sets each of `n` words from `dst` on to `op` of the words at the same place from `from[0]`
+    /// and `from[1]` on, in ascending order. The ranges may overlap.
+    #[inline(always)]
+    pub fn combine_words(
+        &mut self,
+        dst: u64,
+        from: [u64; 2],
+        n: usize,
+        op: impl Fn(u64, u64) -> u64,
+    ) {
+        let to = self.host_ptr::<u64>(dst, n);
+        let [x, y] = from.map(|addr| self.host_ptr::<u64>(addr, n).cast_const());
+        for at in 0..n {
+            // SAFETY: the ranges were asserted to lie inside the mapping, aligned; no reference
+            // into the memory exists.
+            unsafe { to.add(at).write(op(x.add(at).read(), y.add(at).read())) };
+        }
     }
 
     #[inline(always)]

@@ -22,6 +22,9 @@ pub struct BareHost {
     pub vm: Vm,
     pub now_ns: u64,
     pub cpu: u32,
+    /// Time that machine code has charged for kernel functions, in ns.
+    pub charged_ns: u64,
+    pub rq_clock: Option<u64>,
     pub task: u64,
     /// State of `bpf_get_prandom_u32`, a Weyl sequence.
     pub random: u32,
@@ -52,6 +55,8 @@ impl BareHost {
             vm,
             now_ns: 0,
             cpu: 0,
+            charged_ns: 0,
+            rq_clock: None,
             task,
             random: 0,
             allow_kernel_stores: false,
@@ -104,6 +109,14 @@ impl Host for BareHost {
 
     fn cpu(&mut self) -> u32 {
         self.cpu
+    }
+
+    fn clock_mut(&mut self) -> &mut u64 {
+        &mut self.charged_ns
+    }
+
+    fn rq_clock(&self) -> Option<&u64> {
+        self.rq_clock.as_ref()
     }
 
     fn ktime_ns(&mut self) -> u64 {

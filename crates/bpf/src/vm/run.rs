@@ -58,7 +58,31 @@ pub(crate) fn run_outermost<H: Host>(
         // program until this one has ended.
         return unsafe { jit::call_in(h, at, entry, args) };
     }
-    begin(h, instance, func, 0, &args.all())
+    begin_outermost(h, instance, func, args.all(), known)
+}
+
+/// Does what `run_outermost` does, for a function that takes more arguments than r1, such as one
+/// that calls a helper before it has set r2 to r5, and for a function without machine code. `known`
+/// tells that the outermost context is set up for the instance.
+#[inline(never)]
+fn begin_outermost<H: Host>(
+    h: &mut H,
+    instance: InstanceId,
+    func: FuncId,
+    args: [u64; 5],
+    known: bool,
+) -> Result<u64, Fault> {
+    let vm = h.vm();
+    let (executed, deadline, all) = (vm.executed, vm.deadline, Args::All(args));
+    if known
+        && executed < deadline
+        && let Some(entry) = vm.contexts.outermost().entry(func, &all, executed, deadline)
+    {
+        let at = ptr::from_mut(vm.contexts.outermost());
+        // SAFETY: as in `run_outermost`.
+        return unsafe { jit::call_in(h, at, entry, all) };
+    }
+    begin(h, instance, func, 0, &args)
 }
 
 impl Vm {

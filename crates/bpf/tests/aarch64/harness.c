@@ -58,6 +58,7 @@ struct ctx {
 		u64 target;
 	} out;
 	u64 cpu, helper_calls;
+	u64 *in_place, *rq_clock;
 	u64 executed, why, nr_pcs;
 	u32 pcs[MAX_FRAMES];
 	u64 regs[10];
@@ -560,7 +561,7 @@ static const u64 layout[] = {
 	AT(base), AT(mem), AT(perms), AT(deadline), AT(fp_min), AT(arena_base), AT(may_goto), AT(calls), AT(access),
 	AT(entries), AT(refused),
 	0, 8, 16, 24, 32, 40, 48,
-	AT(out), AT(cpu), AT(helper_calls), AT(executed), AT(why), AT(nr_pcs), AT(pcs), AT(regs), AT(fp),
+	AT(out), AT(cpu), AT(helper_calls), AT(in_place), AT(rq_clock), AT(executed), AT(why), AT(nr_pcs), AT(pcs), AT(regs), AT(fp),
 	0, 8, 16, 20, 24,
 	CALL(helper), CALL(kfunc), CALL(kfunc4), CALL(func), CALL(func_reg), CALL(access),
 };

@@ -205,11 +205,11 @@ impl Kernel {
     /// Takes the `bpf_spin_lock` or `bpf_res_spin_lock` at a guest address.
     pub(crate) fn lock_guest(&mut self, addr: u64) {
         let (cpu, at) = (self.exec.cpu, self.clock());
-        let last = self.bpf.locks.get(&addr).and_then(|lock| lock.last);
-        let transfer = Self::transfer(&self.machine, last, cpu);
-        let lock = self.bpf.locks.entry(addr).or_default();
+        let Kernel { bpf, machine, .. } = self;
+        let lock = bpf.locks.entry(addr).or_default();
+        let transfer = Self::transfer(machine, lock.last, cpu);
         let wait = lock.arrive(cpu, at);
-        let crowd = Self::crowd(&self.machine, lock, at, wait);
+        let crowd = Self::crowd(machine, lock, at, wait);
         self.charge(wait + transfer + crowd);
         if wait > 0 {
             self.spun(addr, wait, |k| k.guest_lock_name(addr));

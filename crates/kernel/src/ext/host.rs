@@ -168,8 +168,19 @@ impl Host for Kernel {
         &mut self.vm
     }
 
+    #[inline(always)]
     fn cpu(&mut self) -> u32 {
         self.exec.cpu.0
+    }
+
+    #[inline(always)]
+    fn clock_mut(&mut self) -> &mut u64 {
+        &mut self.exec.clock
+    }
+
+    #[inline(always)]
+    fn rq_clock(&self) -> Option<&u64> {
+        self.ext.locked_rq().map(|cpu| &self.cpus[cpu].rq_clock)
     }
 
     fn ktime_ns(&mut self) -> u64 {

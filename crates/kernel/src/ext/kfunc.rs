@@ -16,10 +16,13 @@ mod task;
 pub(crate) use cpumask::release_cpumask;
 pub(crate) use task::release_task;
 
+use crate::bpf::abi;
 use crate::kernel::Kernel;
 use scxlab_bpf::fault::Fault;
 use scxlab_bpf::kfunc::KfuncId;
+use scxlab_bpf::vm::InPlaceFuncs;
 use scxlab_machine::id::TaskId;
+use std::mem::offset_of;
 
 /// Return value of a kfunc, or a fault of its caller.
 pub type KfResult = Result<u64, Fault>;
@@ -38,6 +41,17 @@ pub fn table() -> impl Iterator<Item = &'static (&'static str, Handler)> {
 /// Returns the id of a kfunc; None if this kernel does not have it.
 pub fn by_name(name: &str) -> Option<KfuncId> {
     table().position(|(n, _)| *n == name).map(|i| KfuncId(i as u32))
+}
+
+/// Returns the kfuncs and helpers whose work machine code may do without a call of their handlers.
+pub fn in_place() -> InPlaceFuncs {
+    let cpu = offset_of!(abi::task_struct, thread_info) + offset_of!(abi::thread_info, cpu);
+    InPlaceFuncs {
+        per_cpu_ptr: true,
+        test_cpu: by_name("bpf_cpumask_test_cpu"),
+        task_cpu: by_name("scx_bpf_task_cpu").map(|id| (id, cpu as u32)),
+        now: by_name("scx_bpf_now"),
+    }
 }
 
 /// Returns the handlers indexed by id, for the hot path.

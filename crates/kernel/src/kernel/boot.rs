@@ -10,14 +10,14 @@ use crate::cpu::{Cpu, PerCpu};
 use crate::ext::op::Op;
 use crate::ext::{Ext, ExtCpu};
 use crate::kernel::streams::Streams;
-use crate::kernel::{Exec, Kernel, Limits, RunEnd};
+use crate::kernel::{BOOT_NS, Exec, Kernel, Limits, RunEnd};
 use crate::metrics::Metrics;
 use crate::schedule::rt::RtQueues;
 use crate::schedule::tick::Ticks;
 use crate::task::TaskTable;
 use crate::task::behavior::Behavior;
 use scxlab_bpf::mem::{OutOfMemory, Perm};
-use scxlab_bpf::vm::{Config, Vm, WorkCosts};
+use scxlab_bpf::vm::{Config, InPlaceValues, Vm, WorkCosts};
 use scxlab_fair::{Fair, FairTopo, Params};
 use scxlab_machine::id::{CpuId, TaskId};
 use scxlab_machine::{EventQueue, Machine};
@@ -74,6 +74,15 @@ impl Kernel {
             work: WorkCosts {
                 call_bytes: machine.costs.bpf.call_bytes,
                 arena_page_bytes: machine.costs.bpf.arena_page_bytes,
+            },
+            in_place: crate::ext::kfunc::in_place(),
+            in_place_values: InPlaceValues {
+                nr_cpus: nr_cpus as u64,
+                percpu_stride: PERCPU_STRIDE,
+                mask_bytes: nr_cpus.div_ceil(64) as u64 * 8,
+                call_ns: machine.costs.bpf.kfunc_call_ns,
+                rq_clock_base_ns: BOOT_NS,
+                test_cpu_ns: machine.costs.bpf.kfunc_call_ns + machine.costs.kfunc.cpumask_word_ns,
             },
             ..Config::default()
         };

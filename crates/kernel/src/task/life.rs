@@ -249,6 +249,7 @@ impl Kernel {
         self.leave_group(id);
         self.cgroups.detach(cgroup, id);
         if self.tasks[id].refs == 0 && self.tasks[id].nr_other_threads == 0 {
+            self.vm.forget_task(self.tasks[id].addr);
             self.tasks.remove(id);
         }
         if leader != id {
@@ -274,6 +275,7 @@ impl Kernel {
         let gone =
             t.refs == 0 && t.nr_other_threads == 0 && t.state == TaskState::Dead && !t.on_cpu;
         if gone && self.tasks.by_pid(t.pid).is_none() {
+            self.vm.forget_task(self.tasks[id].addr);
             self.tasks.remove(id);
         }
     }

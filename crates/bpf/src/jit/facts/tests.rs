@@ -57,7 +57,7 @@ fn elements() -> (Data, Known) {
     };
     let array = crate::map::array::Array::new(&mut memory, &def, 1).expect("an array");
     let elements = Some(crate::jit::Elements { map: MAP, percpu: false, array });
-    let data = Data { addr: array.base, len: array.len(), writable: true, elements };
+    let data = Data { addr: array.base, len: array.len(), writable: true, elements, keys: None };
     (data, Known::Number(array.base, array.base + 9 * 16))
 }
 

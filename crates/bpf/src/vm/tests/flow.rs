@@ -90,11 +90,11 @@ fn the_host_sees_a_current_counter() {
     let text = "r1 = 1\nr2 = 2\ncall $3\nr1 = 1\ncall $3\nexit";
     let (mut h, instance) = host(text);
     let fault = h.run(instance, "main", [0; 5]).expect_err("no such kfunc");
-    assert_eq!((h.vm.executed, h.vm.kfunc_calls), (3, 1));
+    assert_eq!((h.vm.executed, h.vm.kfunc_calls()), (3, 1));
     assert_eq!(fault.0.backtrace[0].insn, 2);
     h.kfuncs.push((KfuncId(3), 0));
     h.run(instance, "main", [0; 5]).expect("known now");
-    assert_eq!((h.vm.executed, h.vm.kfunc_calls, h.kfunc_calls.len()), (9, 3, 3));
+    assert_eq!((h.vm.executed, h.vm.kfunc_calls(), h.kfunc_calls.len()), (9, 3, 3));
 }
 
 #[test]

@@ -164,6 +164,31 @@ fn stores_to_the_kernel_need_its_consent() {
     assert_eq!(run(&mut h, instance, [task, 0, 0, 0, 0]), Ok(5));
 }
 
+/// A check before a call must not serve an access after it, if the call freed the page, on whatever
+/// path the program comes from the call.
+#[test]
+fn a_page_that_a_call_frees_is_a_hole_afterwards() {
+    let free = crate::kfunc::builtin("bpf_arena_free_pages").expect("listed").0 as i32;
+    let text = format!(
+        "func main:\nr6 = r1\nr7 = r3\n*(u64 *)(r6 + 0) = 7\nr0 = *(u64 *)(r6 + 8)\n\
+         if r2 == 0 goto kept\nr1 = r7\nr2 = r6\ncall frees\nkept:\nr0 = *(u64 *)(r6 + 0)\n\
+         call 8\nr0 = *(u64 *)(r6 + 0)\nexit\nfunc frees:\nr3 = 1\ncall ${free}\nexit"
+    );
+    let (mut h, instance) = host(&text);
+    let def = MapDef {
+        name: "arena".into(),
+        map_type: map_type::ARENA,
+        max_entries: 100,
+        map_flags: map_flag::MMAPABLE,
+        ..MapDef::default()
+    };
+    let arena = h.vm.create_map(instance, &def).expect("arena");
+    let map = h.vm.map(arena).expect("map").addr;
+    let page = h.vm.arena_alloc(arena, 0, 1).expect("page");
+    assert_eq!(run(&mut h, instance, [page, 0, map, 0, 0]), Ok(7));
+    assert_eq!(run(&mut h, instance, [page, 1, map, 0, 0]), Ok(0));
+}
+
 #[test]
 fn arena_holes_read_zero_and_swallow_stores() {
     let text = "\

@@ -101,6 +101,7 @@ fn next_in_word(both: u64, nr_cpus: usize, from: usize, words_read: &mut u64) ->
 
 /// Returns whether `test` holds for every pair of words of two sets. Bits after the last CPU are
 /// cleared before the test.
+#[inline(always)]
 pub(crate) fn all_words(
     a: &[u64],
     b: &[u64],

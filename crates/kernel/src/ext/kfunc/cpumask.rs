@@ -81,6 +81,9 @@ fn unreadable(k: &Kernel, addr: u64, bytes: u64) -> Fault {
 /// Checks that a set may be changed. The set may lie in a map's value or on the stack, because the
 /// verifier treats the struct as plain memory there.
 fn changeable(k: &Kernel, call: &'static str, addr: u64) -> Result<u64, Fault> {
+    if k.ext.idle.objects.is_live(addr) {
+        return Ok(addr);
+    }
     let own = addr.is_multiple_of(8) && k.vm.mem.allows(addr, OBJECT_BYTES, Access::Store);
     if own { Ok(addr) } else { object(k, call, addr) }
 }
@@ -103,6 +106,7 @@ pub(crate) fn release_cpumask(k: &mut Kernel, addr: u64) -> Result<(), Fault> {
 }
 
 /// Charges the time of one pass over a whole mask.
+#[inline(always)]
 fn charge_mask(k: &mut Kernel) {
     charge_words(k, k.ext.idle.nr_words() as u64);
 }
@@ -111,10 +115,12 @@ fn charge_words(k: &mut Kernel, n: u64) {
     k.charge(n * k.machine.costs.kfunc.cpumask_word_ns);
 }
 
+#[inline(always)]
 fn mask(k: &Kernel, addr: u64) -> &[u64] {
     k.vm.mem.words(addr, k.ext.idle.nr_words())
 }
 
+#[inline(always)]
 fn mask_mut(k: &mut Kernel, addr: u64) -> &mut [u64] {
     k.vm.mem.words_mut(addr, k.ext.idle.nr_words())
 }
@@ -230,13 +236,16 @@ fn fill(k: &mut Kernel, call: &'static str, addr: u64, word: u64) -> KfResult {
 }
 
 /// Computes `dst = op(src1, src2)` on whole words.
-fn combine(k: &mut Kernel, call: &'static str, a: &[u64; 5], op: fn(u64, u64) -> u64) -> KfResult {
+#[inline(always)]
+fn combine(
+    k: &mut Kernel,
+    call: &'static str,
+    a: &[u64; 5],
+    op: impl Fn(u64, u64) -> u64,
+) -> KfResult {
     let (dst, x, y) = (changeable(k, call, a[0])?, readable(k, a[1])?, readable(k, a[2])?);
     charge_mask(k);
-    for at in 0..k.ext.idle.nr_words() {
-        let word = op(mask(k, x)[at], mask(k, y)[at]);
-        mask_mut(k, dst)[at] = word;
-    }
+    k.vm.mem.combine_words(dst, [x, y], k.ext.idle.nr_words(), op);
     Ok(0)
 }
 
@@ -264,7 +273,8 @@ fn copy(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
 }
 
 /// Returns whether a relation holds for all words of two sets.
-fn compare(k: &mut Kernel, x: u64, y: u64, test: fn(u64, u64) -> bool) -> Result<bool, Fault> {
+#[inline(always)]
+fn compare(k: &mut Kernel, x: u64, y: u64, test: impl Fn(u64, u64) -> bool) -> Result<bool, Fault> {
     let (x, y) = (readable(k, x)?, readable(k, y)?);
     charge_mask(k);
     Ok(bits::all_words(mask(k, x), mask(k, y), nr_cpu_ids(k), test))

@@ -52,6 +52,7 @@ fn running(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
 
 fn cpu(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     let task = k.kf_task(a[0])?;
+    k.vm.note_task(a[0]);
     Ok(u64::from(k.tasks[task].cpu.0))
 }
 

@@ -14,6 +14,7 @@ use scxlab_bpf::vm::{CallSite, Config, Host, KptrKind, Storage, Vm};
 
 pub struct TestKernel {
     pub vm: Vm,
+    clock: u64,
     target: Rc<TestTarget>,
 }
 
@@ -27,7 +28,7 @@ pub const KFUNCS: [&str; 4] = ["kfunc_add", "kfunc_v2", "kfunc_task", "kfunc_ptr
 impl TestKernel {
     pub fn new() -> TestKernel {
         let target = TestTarget { btf: kernel_btf(), hidden: BTreeSet::new() };
-        TestKernel { vm: Vm::new(Config::default()).unwrap(), target: Rc::new(target) }
+        TestKernel { vm: Vm::new(Config::default()).unwrap(), clock: 0, target: Rc::new(target) }
     }
 
     /// Hides a symbol, as if the kernel lacked it.
@@ -75,6 +76,10 @@ impl Host for TestKernel {
 
     fn cpu(&mut self) -> u32 {
         0
+    }
+
+    fn clock_mut(&mut self) -> &mut u64 {
+        &mut self.clock
     }
 
     fn ktime_ns(&mut self) -> u64 {
