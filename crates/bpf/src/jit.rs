@@ -100,6 +100,10 @@ const SLOTS_MAX: u32 = 1 << 13;
 /// Cost of entering and leaving the interpreter, in interpreted instructions.
 const ENTRY_COST_INSNS: u64 = 32;
 
+/// By how much earlier a function is compiled if no run waits for that: another CPU may compile it,
+/// and later commands may find the code in a store.
+const BESIDE: u64 = 4;
+
 /// Largest number of images whose code the cache keeps. The loader links an object anew for each
 /// machine and for each setting of its knobs, and so makes several images of the object.
 const MAX_IMAGES: usize = 8;
@@ -148,13 +152,16 @@ impl CodeCache {
         if has_tail_call(image) {
             return None;
         }
+        let after = match self.0.beside {
+            Some(_) => limits.compile_after / BESIDE,
+            None => limits.compile_after,
+        };
         let mut codes = lock(&self.0.codes);
-        if let Some(code) =
-            codes.iter().find(|code| code.fits(image, &data, nr_pages, funcs, limits))
-        {
+        let fits = |code: &&Arc<Code>| code.fits(image, &data, nr_pages, funcs, after);
+        if let Some(code) = codes.iter().find(fits) {
             return Some(Arc::clone(code));
         }
-        let mut code = Code::new(isa.0.clone(), Arc::clone(image), data, nr_pages, funcs, limits);
+        let mut code = Code::new(isa.0.clone(), Arc::clone(image), data, nr_pages, funcs, after);
         if let Some(store) = &self.0.store {
             code.take_kept(&**store);
         }
@@ -311,10 +318,10 @@ impl Code {
         data: Vec<Data>,
         nr_pages: u64,
         in_place: InPlaceFuncs,
-        limits: &Limits,
+        compile_after: u64,
     ) -> Code {
         let starts = image.funcs.iter().enumerate();
-        let compile_at = |func: &Func| u64::from(func.len).saturating_mul(limits.compile_after);
+        let compile_at = |func: &Func| u64::from(func.len).saturating_mul(compile_after);
         let counts = frames_below::all(&image);
         let bounded = counts.is_some();
         let counts = counts.unwrap_or_else(|| vec![0; image.funcs.len()]);
@@ -330,7 +337,7 @@ impl Code {
             nr_pages,
             in_place,
             keeps: KeepsMemory::of(&image, in_place),
-            compile_after: limits.compile_after,
+            compile_after,
             slots: image.funcs.iter().zip(counts).map(slot).collect(),
             access: AtomicPtr::default(),
             starts: starts.map(|(at, func)| (func.start, FuncId(at as u32))).collect(),
@@ -346,12 +353,12 @@ impl Code {
         data: &[Data],
         nr_pages: u64,
         in_place: InPlaceFuncs,
-        limits: &Limits,
+        compile_after: u64,
     ) -> bool {
         let places = |image: &Image| -> Vec<(u32, u32)> {
             image.funcs.iter().map(|func| (func.start, func.len)).collect()
         };
-        (self.nr_pages, self.compile_after) == (nr_pages, limits.compile_after)
+        (self.nr_pages, self.compile_after) == (nr_pages, compile_after)
             && self.in_place == in_place
             && self.image.code == image.code
             && self.data == data
