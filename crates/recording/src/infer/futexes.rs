@@ -8,7 +8,10 @@
 //! - A mutex: each call wakes one task, and at least four of five calls are by tasks that also
 //!   wait. It is barging, as glibc's are, if some call woke nobody, or some wait did not sleep:
 //!   a mutex that is handed over has calls only where tasks wait.
-//! - Otherwise each wake-up is a dependency of the woken task.
+//! - A semaphore: each call wakes one task, and no task that calls also waits. Whichever task waits
+//!   may take what is posted.
+//! - Otherwise each wake-up is a dependency of the woken task. Tasks that wake each other could all
+//!   wait at once if one took what was posted for another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -126,7 +129,7 @@ fn meaning(rounds: &[Round]) -> Futex {
     if single && waiters.len() > 1 && by_waiters * 5 >= rounds.len() * 4 {
         return Futex::Mutex { barging: false };
     }
-    if single { Futex::Semaphore } else { Futex::Dependency }
+    if single && wakers.is_disjoint(&waiters) { Futex::Semaphore } else { Futex::Dependency }
 }
 
 /// Returns the declarations of the barriers.
@@ -163,4 +166,27 @@ pub fn mutex_name(object: u64) -> String {
 pub fn median(mut values: Vec<Nanos>) -> Option<Nanos> {
     values.sort_unstable();
     values.get(values.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The meaning of calls that each wake one task: pairs of waker and woken task.
+    fn of(pairs: &[(TaskIndex, TaskIndex)]) -> Futex {
+        let round = |(waker, woken): &(TaskIndex, TaskIndex)| Round {
+            waker: *waker,
+            woken: vec![*woken],
+            most: 1,
+        };
+        meaning(&pairs.iter().map(round).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn who_wakes_whom_tells_what_a_futex_is() {
+        assert_eq!(of(&[(1, 2), (2, 3), (3, 1), (1, 3)]), Futex::Mutex { barging: false });
+        assert_eq!(of(&[(9, 1), (9, 2), (8, 1), (9, 2)]), Futex::Semaphore);
+        // Task 9 does not wait; the others wake each other, too.
+        assert_eq!(of(&[(9, 1), (9, 2), (1, 3), (2, 3)]), Futex::Dependency);
+    }
 }
