@@ -256,8 +256,9 @@ fn arms(values: &[f64], mean: f64) -> Option<(f64, f64)> {
     let squares = squares(values, mean);
     let both = half_width(squares, n)?;
     let skew = values.iter().map(|v| (v - mean).powi(3)).sum::<f64>() / squares.powf(1.5);
-    // Two values, or equal ones, are not skewed; rounding may say otherwise.
-    if !(skew.abs() > 1e-9) || n == 2 {
+    // Two values, or equal ones, are not skewed; rounding may say otherwise, and the skew of equal
+    // ones is not a number.
+    if n == 2 || skew.is_nan() || skew.abs() < 1e-9 {
         return Some((both, both));
     }
     let arm = |tail| t_quantile(tail, n - 1) * standard_error(squares, n);
