@@ -25,8 +25,13 @@ def test_the_stubs_declare_the_native_half() -> None:
         for node in stubs.body
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name != "Place"
     }
+    constants = {
+        node.target.id
+        for node in stubs.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
     found = {name for name in vars(_scxlab) if not name.startswith("__")}
-    assert found == set(declared)
+    assert found == set(declared) | {name for name in constants if not name.startswith("__")}
     for name, methods in declared.items():
         cls = getattr(_scxlab, name)
         if inspect.isclass(cls):
