@@ -122,10 +122,10 @@ impl CodeCache {
         CodeCache(Arc::new(CodeCacheInner { store: Some(store), ..CodeCacheInner::default() }))
     }
 
-    /// Returns a cache for which a thread of its own compiles, while the interpreter goes on, with
-    /// the machine code in a store, if there is one.
-    pub fn compiled_beside(store: Option<Arc<dyn CodeStore>>) -> CodeCache {
-        let beside = Some(Beside::default());
+    /// Returns the cache of `kept_in` for which a thread of its own compiles, while the interpreter
+    /// goes on.
+    pub fn compiled_beside(store: Arc<dyn CodeStore>) -> CodeCache {
+        let (store, beside) = (Some(store), Some(Beside::default()));
         CodeCache(Arc::new(CodeCacheInner { store, beside, ..CodeCacheInner::default() }))
     }
 

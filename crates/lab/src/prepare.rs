@@ -115,7 +115,7 @@ impl PreparedObject {
         // Code that is kept pays for a thread that compiles it early. Without a store the run
         // compiles it itself, so that tests know when functions are compiled.
         if let Some(store) = &input.code_store {
-            open.compile_beside(Some(Arc::clone(store)));
+            open.keep_code_in(Arc::clone(store));
         }
         open.globals.fill_enum_globals("__", kernel);
         let table = choose_table(&object, arg.ops.as_deref())?;

@@ -114,9 +114,9 @@ impl OpenObject {
         &self.object
     }
 
-    /// Compiles on a thread of its own. With a store, takes machine code from there, and makes
-    /// `keep_code` put new code into it.
-    pub fn compile_beside(&mut self, store: Option<Arc<dyn CodeStore>>) {
+    /// Takes machine code from a store, and makes `keep_code` put new code into it. A thread of its
+    /// own compiles.
+    pub fn keep_code_in(&mut self, store: Arc<dyn CodeStore>) {
         self.codes = CodeCache::compiled_beside(store);
     }
 

@@ -51,7 +51,7 @@ fn functions_are_compiled_when_they_are_entered() {
 fn a_thread_compiles_beside_the_interpreter() {
     let store = Arc::new(InMemory::default());
     let limits = Limits { compile_after: 20, ..Limits::default() };
-    let codes = CodeCache::compiled_beside(Some(store.clone()));
+    let codes = CodeCache::compiled_beside(store.clone());
     let (mut h, instance) = sharing(&codes, limits);
     (0..5).for_each(|_| assert_eq!(h.run(instance, "main", [0; 5]), Ok(110)));
     codes.keep();
