@@ -39,9 +39,8 @@
  *   - While tasks with ticks left wait for another CPU, spent tasks run on this one without a
  *     recalculation.
  *   - A recalculation is applied to a task when a CPU next looks at it; the result is the same.
- *   - With one queue, a wake-up whose waker is about to sleep interrupts no CPU. If the waker goes
- *     on, or another task is better, the waker's CPU kicks idle CPUs when it next schedules, or at
- *     its next tick.
+ *   - With one queue, a wake-up calls a CPU but reserves nothing for it: if the waker sleeps first,
+ *     the waker's CPU takes the task, and the called CPU has come for nothing.
  */
 #include <scx/common.bpf.h>
 #include "goodness.bpf.h"
@@ -69,7 +68,6 @@ s32 BPF_STRUCT_OPS(goodness_select_cpu, struct task_struct *p, s32 prev_cpu, u64
 
 	if (!idx)
 		return prev_cpu;
-	s->sync = !!(wake_flags & SCX_WAKE_SYNC);
 	catch_up(s);
 	s->asleep = false;
 	if (mode != GOODNESS_MODE_HAMQ)
@@ -106,22 +104,15 @@ static void rescue(struct task_struct *p, u64 enq_flags)
 }
 
 /*
- * Kicks a CPU for a task that was just queued. If the waker is about to sleep, its CPU will look
- * for a task itself, so no CPU is kicked; if the waker goes on after all, its CPU kicks idle CPUs
- * later (pay()). In hamq that CPU would look into another queue, so a CPU is kicked at once. A CPU
- * that is going off line may not kick; then the CPU that gets the task does so later.
+ * Kicks a CPU for a task that was just queued. A CPU that is going off line may not kick; then the
+ * CPU that gets the task does so later.
  */
-static void call_for(u32 idx, bool sync, s32 cpu)
+static void call_for(u32 idx, s32 cpu)
 {
-	s32 here = bpf_get_smp_processor_id();
-	struct cpu_state *waker = cpu_at(here);
-
-	if (!waker->online)
-		cpu_at(cpu)->owes = true;
-	else if (sync && mode != GOODNESS_MODE_HAMQ && waker->curr && may_run_on(slot_at(idx), here))
-		waker->owes = true;
-	else
+	if (cpu_at(bpf_get_smp_processor_id())->online)
 		kick_target(find_target(idx, cpu));
+	else
+		cpu_at(cpu)->owes = true;
 }
 
 void BPF_STRUCT_OPS(goodness_enqueue, struct task_struct *p, u64 enq_flags)
@@ -129,14 +120,14 @@ void BPF_STRUCT_OPS(goodness_enqueue, struct task_struct *p, u64 enq_flags)
 	s32 cpu = scx_bpf_task_cpu(p);
 	u32 idx = slot_of(p);
 	struct slot *s = slot_at(idx);
-	bool woken = enq_flags & SCX_ENQ_WAKEUP, sync = s->sync, claimed = s->claimed;
+	bool woken = enq_flags & SCX_ENQ_WAKEUP, claimed = s->claimed;
 
 	if (!idx) {
 		rescue(p, enq_flags);
 		return;
 	}
 	catch_up(s);
-	s->asleep = s->sync = s->claimed = false;
+	s->asleep = s->claimed = false;
 	/*
 	 * The CPU is going off line. It still picks the tasks of its local DSQ, and the kernel then
 	 * moves each of them to another CPU.
@@ -155,7 +146,7 @@ void BPF_STRUCT_OPS(goodness_enqueue, struct task_struct *p, u64 enq_flags)
 	 */
 	if (!claimed || !READ_ONCE(cpu_at(cpu)->expected)) {
 		claim_ends(s);
-		call_for(idx, sync, cpu);
+		call_for(idx, cpu);
 	}
 }
 
@@ -286,7 +277,7 @@ static bool pick(s32 cpu, u32 prev, struct scan *scan)
 	return false;
 }
 
-/* Kicks idle CPUs, if there are any, for tasks that woke up here without a kick. */
+/* Kicks idle CPUs, if there are any, for tasks that were queued here without a kick. */
 static void pay(struct cpu_state *c)
 {
 	s32 left = READ_ONCE(nr_waiting), cpu;

@@ -17,7 +17,7 @@
 enum goodness_mode { GOODNESS_MODE_VANILLA, GOODNESS_MODE_HAMQ, GOODNESS_MODE_2_4 };
 
 KNOB(enum goodness_mode, mode, GOODNESS_MODE_VANILLA,
-	     "vanilla: one run queue, as in Linux 2.5.2-pre9. hamq: a run queue per CPU. 2_4: the "
+	     "vanilla: one run queue, as in Linux 2.5.2-pre9. hamq: a run queue per CPU. 2.4: the "
 	     "scheduler of Linux 2.4");
 KNOB(u32, affinity_bonus, 15,
 	     "goodness that a task gains on the CPU where it ran last (PROC_CHANGE_PENALTY of x86). "
@@ -47,7 +47,6 @@ struct slot {
 	u32 listed;
 	u32 waiting;		/* enum waiting */
 	u8 yielded;		/* the task yielded, and loses against any other task once */
-	u8 sync;		/* the task's waker is about to sleep */
 	u8 may_migrate;
 	u8 claimed;		/* the task is reserved for the idle CPU of its queue (hamq) */
 	u8 asleep;
@@ -97,8 +96,8 @@ struct cpu_state {
 	u32 online;
 	u32 expected;		/* the CPU was idle, was chosen for a task, and has not looked
 				 * for a task since (hamq) */
-	u32 owes;		/* the CPU is to kick idle CPUs for a task that was queued
-				 * without a kick */
+	u32 owes;		/* the CPU is to kick idle CPUs for a task that a CPU going off
+				 * line queued without a kick */
 	u64 mm;			/* address space of the task that ran last */
 	u64 last_ns;		/* when the CPU last switched */
 } __attribute__((aligned(64)));

@@ -56,8 +56,8 @@ __weak int drain(s32 cpu)
 }
 
 /*
- * Drains the queues in which tasks have waited for STUCK_TICKS while the CPU ran no task of o1.
- * Such a CPU may be going off line, and may have pulled tasks that the kernel no longer lets it
+ * Drains the queues in which tasks have waited at STUCK_TICKS ticks since the CPU last ran a task of
+ * o1. Such a CPU may be going off line, and may have pulled tasks that the kernel no longer lets it
  * run. If the CPU is merely slow, draining its queue loses only the order of the tasks.
  */
 static void look_for_stuck(void)

@@ -304,6 +304,7 @@ void BPF_STRUCT_OPS(o1_running, struct task_struct *p)
 	follow_swaps(t, cpu);
 	t->array = rq_of(cpu)->active;
 	rq_of(cpu)->curr_prio = t->prio;
+	rq_of(cpu)->stuck = 0;
 }
 
 void BPF_STRUCT_OPS(o1_tick, struct task_struct *p)

@@ -72,7 +72,7 @@ struct o1_rq {
 	u32 curr_prio;		/* level of the running task; PRIO_NONE: it is not a task of o1 */
 	s32 nr_queued;		/* tasks that wait in the two arrays */
 	u32 online;
-	u32 stuck;		/* timer ticks in a row at which tasks waited and no task of o1 ran */
+	u32 stuck;		/* timer ticks at which tasks waited since a task of o1 ran last */
 } __attribute__((aligned(128)));
 
 static struct o1_rq rqs[MAX_CPUS];

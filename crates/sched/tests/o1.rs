@@ -9,7 +9,7 @@ use scxlab_machine::Machine;
 use scxlab_testkit::cases::check_folder;
 use scxlab_testkit::checks::{Contract, run_checked};
 use scxlab_testkit::churn::churn;
-use scxlab_testkit::sim::{attach_shipped, kernel, kernel_on};
+use scxlab_testkit::sim::{attach_shipped, kernel, kernel_on, kernel_with_calls};
 use scxlab_testkit::state::{global, insns_per_call, stat};
 
 const MS: u64 = 1_000_000;
@@ -147,6 +147,42 @@ fn changes_from_outside_lose_nobody() {
         let (mut k, loaded) = attached("4c", "hogs,tasks=12", &[("mode", mode)], 3);
         churn(&mut k, mode);
         assert!(stat(&k, &loaded, "rescued") > 0, "{mode}: no CPU had a queue when it went");
+    }
+}
+
+/// Takes no queue for abandoned whose CPU runs a task again and again, even if at each tick the
+/// task happens to be waiting. On these machines, tasks that pass a token wait for most of the
+/// time, because taking a lock that another CPU held costs some us.
+#[test]
+fn a_busy_queue_is_not_taken_for_abandoned() {
+    let base = include_str!("../../../machines/p3-8way.toml");
+    for (seed, hand_over) in (1..).zip([4000, 5000, 6000, 7000]) {
+        let replacements = [
+            ("num = 6, den = 1", "num = 5, den = 4".to_owned()),
+            ("[cost.lock.waiter]\nvalue = 300", "[cost.lock.waiter]\nvalue = 1000".to_owned()),
+            (
+                "300, core = 300, llc = 300, node = 300",
+                format!("{hand_over}, core = {hand_over}, llc = {hand_over}, node = {hand_over}"),
+            ),
+        ];
+        let text = replacements.iter().fold(base.to_owned(), |text, (from, to)| {
+            assert!(text.contains(from), "{from}");
+            text.replace(from, to)
+        });
+        let text =
+            text + "\n[cost.bpf.insn]\nvalue = 60\nunit = \"ps\"\nsource = \"of this test\"\n";
+        for (cpus, tasks) in [(2, 2), (3, 4), (4, 2), (8, 6)] {
+            let text = text.replace("1n8l1c1t", &format!("1n{cpus}l1c1t"));
+            let mode = MODES[seed as usize % 2];
+            let machine = Machine::from_toml("slow.toml", &text).expect("a machine");
+            let reflex = format!("reflex,tasks={tasks},delay=0us");
+            let mut k = kernel_with_calls(machine, &reflex, seed);
+            let loaded = attach_shipped(&mut k, "o1", &[("mode", mode)]);
+            k.run(Some(500 * MS));
+            let about = format!("{mode}, {hand_over} ns, {cpus} CPUs, {tasks} tasks");
+            assert!(k.metrics.work_units > 8_000, "{about}: {}", k.metrics.work_units);
+            assert_eq!(stat(&k, &loaded, "rescued"), 0, "{about}");
+        }
     }
 }
 
