@@ -73,7 +73,6 @@ impl Translator<'_, '_> {
             return self.call_out(Way::Helper, 5, insn, pc);
         };
         self.settle();
-        let (slow, done) = self.in_place_blocks();
         let key = match keys.size {
             4 => {
                 let word = self.b.ins().load(I32, guest(), at, off);
@@ -81,14 +80,7 @@ impl Translator<'_, '_> {
             }
             _ => self.b.ins().load(I64, guest(), at, off),
         };
-        let entry = self.cached(key, in_place::tag_of_hash(keys.map), slow);
-        let value = self.b.ins().load(I64, flags(), entry, in_place::at::VALUE);
-        self.count_helper();
-        self.check_limit(pc);
-        self.finish_in_place(value, done);
-        self.enter(slow);
-        self.call_out(Way::Helper, 5, insn, pc);
-        self.join_in_place(done);
+        self.find_cached(key, in_place::tag_of_hash(keys.map), insn, pc);
     }
 
     /// Returns the place of a key of `size` bytes at r2: host address and offset. None if the key
@@ -113,9 +105,15 @@ impl Translator<'_, '_> {
             return self.call_out(Way::Helper, 5, insn, pc);
         };
         self.settle();
-        let (slow, done) = self.in_place_blocks();
         let owner = self.reg(2);
-        let entry = self.cached(owner, in_place::tag(kind, map), slow);
+        self.find_cached(owner, in_place::tag(kind, map), insn, pc);
+    }
+
+    /// Emits the lookup of a value in the cache of values that helpers have found, and the call out
+    /// for a value that is not there.
+    fn find_cached(&mut self, owner: Value, tag: u64, insn: &Insn, pc: u32) {
+        let (slow, done) = self.in_place_blocks();
+        let entry = self.cached(owner, tag, slow);
         let value = self.b.ins().load(I64, flags(), entry, in_place::at::VALUE);
         self.count_helper();
         self.check_limit(pc);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tests that nothing observable differs when both engines run the same random programs.
+//! Tests that nothing observable differs when both engines run the same random programs:
+//! `PROPTEST_CASES=10000 cargo test -p scxlab-bpf --lib engines_agree`.
 
 use proptest::prelude::*;
 
@@ -8,8 +9,6 @@ use super::*;
 use crate::insn::random::{self, ProgramEntry};
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
-
     #[test]
     fn engines_agree(bytes in prop::collection::vec(any::<u8>(), 20..500), flags in 0..16u8) {
         let entry = if flags & 8 == 0 { ProgramEntry::Registers } else { ProgramEntry::Array };
