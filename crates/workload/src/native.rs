@@ -56,6 +56,7 @@ pub use command::{CommandReport, CommandStatus, Usage, run_command};
 pub use error::{NativeError, OpError, RefusedCallKind, SetupError};
 pub use gate::{Gate, GateEnd, gate};
 pub use guests::GuestProcess;
+pub use nodes::check as check_nodes;
 pub use report::{
     Calibration, NativeReport, NativeStop, NativeTask, PhaseTotals, TaskEnd, Unlisted,
 };
