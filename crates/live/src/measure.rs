@@ -204,7 +204,8 @@ impl Measured<'_> {
     /// Returns the results of the workload's threads from the probe, or from the executor for a
     /// thread that the probe did not see.
     pub fn tasks(&self) -> Vec<TaskResult> {
-        if self.report.templates.is_empty() {
+        // The executor knows no thread of a command.
+        if self.report.tasks.is_empty() {
             return self.reading.tasks.iter().map(|t| seen_task(t, self.counters)).collect();
         }
         let seen = self.seen();

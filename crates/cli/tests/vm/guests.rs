@@ -36,8 +36,7 @@ const TARGET: i32 = 7;
 #[test]
 fn a_guest_is_a_virtual_machine_under_kvm() {
     let Some(bench) = Bench::new() else { return };
-    if !bench.kernel.with_file_name("modules/kvm.ko.xz").exists() {
-        eprintln!("vm: skipped: {} has no modules beside it", bench.kernel.display());
+    if !has_modules(&bench) {
         return;
     }
     let file = bench.file("guests.toml", WORKLOAD);
@@ -77,6 +76,36 @@ fn a_guest_is_a_virtual_machine_under_kvm() {
     assert_eq!((&memory["owner"], &memory["region"]), (&"vm0".into(), &"memory".into()), "{run}");
     assert!(memory["pages"][0].as_u64() > Some(0), "{memory}");
     assert!(metric(run, "op_enqueue_calls") > 0.0, "{run}");
+}
+
+/// Without threads of the host, the virtual CPUs are all there is to measure.
+#[test]
+fn guests_need_no_thread_of_the_host() {
+    let Some(bench) = Bench::new() else { return };
+    if !has_modules(&bench) {
+        return;
+    }
+    let work = "hogs,tasks=2,vms=1,vcpus=2,vm.spinlock=ticket,vm.pv_spinlock=no,vm.halt_poll=50us";
+    let done = bench.run(&["-s", "eevdf", "-w", work, "-m", "1n1c1t", "--duration", "2s"]);
+    let run = &done.runs()[0];
+    assert_eq!(run["stop"]["kind"], "duration", "{run}");
+    let tasks = run["tasks"].as_array().expect("a list");
+    let vcpus: Vec<&Value> = tasks.iter().take(2).collect();
+    assert_eq!([&vcpus[0]["name"], &vcpus[1]["name"]], ["vm0-vcpu0", "vm0-vcpu1"], "{tasks:?}");
+    assert!(vcpus.iter().all(|vcpu| vcpu["run_ns"].as_u64() > Some(0)), "{tasks:?}");
+    // They share one CPU.
+    assert!(metric(run, "guest_steal") > 0.0, "{run}");
+    let units = metric(run, "work_units");
+    assert!(units > 0.0 && units == metric(run, "guest0_work_units"), "{run}");
+}
+
+/// Whether the kernel has its modules beside it; prints a message if not.
+fn has_modules(bench: &Bench) -> bool {
+    let has = bench.kernel.with_file_name("modules/kvm.ko.xz").exists();
+    if !has {
+        eprintln!("vm: skipped: {} has no modules beside it", bench.kernel.display());
+    }
+    has
 }
 
 /// The message names the guest, its line and the reason.
