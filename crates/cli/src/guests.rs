@@ -35,6 +35,8 @@ const BOOT_PATIENCE: Duration = Duration::from_secs(600);
 const BOOT_PATIENCE_EACH: Duration = Duration::from_secs(60);
 /// Time that guests may take for their results after the end of the run.
 const RESULT_PATIENCE: Duration = Duration::from_secs(120);
+/// Time limit of the test whether KVM works, which is slow in an emulated machine.
+const PROBE_PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which the messages of all guests and the caller's cancel flag are checked.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -52,7 +54,7 @@ impl GuestHost for Hypervisor {
     fn check(&self) -> Result<(), String> {
         self.kernel.as_ref().map_err(String::clone)?;
         match self.engine {
-            Engine::Kvm => scxlab_vm::probe_kvm(),
+            Engine::Kvm => scxlab_vm::probe_kvm_within(PROBE_PATIENCE),
             _ => scxlab_vm::find_qemu().map(drop).map_err(|why| why.to_string()),
         }
     }

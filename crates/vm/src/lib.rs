@@ -40,7 +40,7 @@ mod qemu;
 pub mod setup;
 mod shape;
 
-pub use accel::{Accel, Engine, probe_kvm};
+pub use accel::{Accel, Engine, probe_kvm, probe_kvm_within};
 pub use boot::{
     BootOutcome, GuestFile, Need, VmSpec, boot, check_host_memory, find_qemu, usual_memory_mib,
 };
