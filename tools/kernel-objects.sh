@@ -15,6 +15,7 @@
 #   objects/*.bpf.o   the examples (scx_*) and the selftests
 #   vmlinux           the kernel as ELF, with BTF        bzImage   the kernel as it boots
 #   release           its version                        config    what it was configured with
+#   modules/*.ko.xz   its modules for KVM, for virtual machines in virtual machines
 #   stamp             hash of all inputs
 # Does nothing if the stamp shows that everything is up to date.
 set -euo pipefail
@@ -43,7 +44,7 @@ stamp_now() {
 }
 
 is_current() {
-    [ -s stamp ] && [ -s vmlinux ] && [ -s bzImage ] && [ -s release ] && [ -s config ] || return 1
+    [ -s stamp ] && [ -s vmlinux ] && [ -s bzImage ] && [ -s release ] && [ -s config ] && [ -s modules/kvm.ko.xz ] || return 1
     [ "$(sed -n 1p stamp)" = "$(stamp_now)" ] || return 1
     [ "$(sed -n 2p stamp)" = "$(ls objects | wc -l)" ]
 }
@@ -106,7 +107,8 @@ find_versions() {
     release=$(apt-cache depends "$meta" | sed -n 's/.*Depends: linux-image-\([0-9].*\)/\1/p' | head -1)
     [ -n "$release" ] || die "$suite has no $meta"
     packages=
-    for package in "linux-binary-$release" "linux-base-$release" "linux-source-$(echo "$release" | cut -d. -f1,2)"; do
+    for package in "linux-binary-$release" "linux-base-$release" "linux-modules-$release" \
+        "linux-source-$(echo "$release" | cut -d. -f1,2)"; do
         packages="$packages $package=$(field "$package" Version)"
     done
 }
@@ -152,6 +154,13 @@ unpack_image() {
 
 unpack_config() {
     dpkg-deb --fsys-tarfile "$deb" | tar -xO --wildcards '*/config' >config
+}
+
+unpack_modules() {
+    rm -rf modules unpacked && mkdir modules unpacked
+    dpkg-deb --fsys-tarfile "$deb" | tar -x -C unpacked --wildcards '*/kvm*.ko.xz' '*/irqbypass.ko.xz'
+    find unpacked -name '*.ko.xz' -exec cp -t modules {} +
+    rm -rf unpacked
 }
 
 unpack_source() {
@@ -219,6 +228,8 @@ download linux-binary-
 unpack_image
 download linux-base-
 unpack_config
+download linux-modules-
+unpack_modules
 download linux-source-
 unpack_source
 build_tools

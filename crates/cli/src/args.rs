@@ -545,8 +545,8 @@ impl On {
 /// Options for virtual machines.
 #[derive(Clone, Debug, Args)]
 pub struct VmOptions {
-    /// Kernel for --on vm: a bzImage or vmlinux; by default the one that `scxlab vm setup`
-    /// prepares, now if it has not been prepared
+    /// Kernel for --on vm, and for guests of a workload: a bzImage or vmlinux; by default the one
+    /// that `scxlab vm setup` prepares, now if it has not been prepared
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
 

@@ -65,11 +65,12 @@ pub enum CliError {
     },
     /// `--numa-balancing ext` on a real kernel.
     NumaExt,
-    /// A workload with guests for a real kernel.
+    /// A workload with guests for a real kernel on which KVM does not work.
     Guests {
         at: SourcePlace,
         guest: String,
         on: &'static str,
+        why: String,
     },
     /// A workload that takes CPUs off line, for a real kernel.
     Hotplug {
@@ -222,9 +223,10 @@ impl std::fmt::Display for CliError {
                 f,
                 "--numa-balancing ext is for --on sim: Linux scans only tasks of the default class"
             ),
-            CliError::Guests { at, guest, on } => write!(
+            CliError::Guests { at, guest, on, why } => write!(
                 f,
-                "{at}: guest \"{guest}\" cannot run on {on}: it would need KVM there; guests are simulated only (--on sim)"
+                "{at}: guest \"{guest}\" cannot run on {on}, where each guest is a virtual machine under KVM: {why}; \
+                 --on sim simulates guests"
             ),
             CliError::Hotplug { at, thread, on } => write!(
                 f,
@@ -548,13 +550,16 @@ fn of_live(error: &LiveError) -> Code {
         | LiveError::NoCgroups
         | LiveError::NoSymbol { .. }
         | LiveError::Recorder(_)
+        | LiveError::NoKvm { .. }
         | LiveError::Workload(NativeError::Setup(NativeSetupError::Lacks { .. }))
         | LiveError::Machine(_) => Code::Target,
         LiveError::NoSuchProcess { .. } => Code::Usage,
         LiveError::Cgroup(e) => of_gang(e),
         LiveError::Prepare(e) => of_prepare(e),
         LiveError::Recipe(e) => of_recipe(e),
+        LiveError::Guest(e) => e.error.downcast_ref().map_or(Code::Guest, of_vm),
         LiveError::NotAttached
+        | LiveError::GuestProperty { .. }
         | LiveError::Command { .. }
         | LiveError::Witness(_)
         | LiveError::Load { .. }

@@ -22,17 +22,21 @@ use scxlab_live::trace::Recording;
 use scxlab_machine::Machine;
 use scxlab_results::inputs;
 use scxlab_vm::guest::{self, Guest};
-use scxlab_vm::{Accel, GuestFile, Need, VmSpec};
+use scxlab_vm::{Accel, Engine, GuestFile, Need, VmSpec};
 use scxlab_workload::{NodeInfo, compile};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{AccelArg, On, VmOptions};
 use crate::exit::{self, CliError, Code};
+use crate::guests::{self, Hypervisor};
 use crate::{output, vm};
 
 const JOB: &str = "/scxlab/job.json";
 /// The guest kernel's configuration, in which libbpf looks up options.
 const CONFIG: &str = "/scxlab/config";
+
+/// Kernel for the guests of a workload in the virtual machine.
+const GUESTS_KERNEL: &str = "/scxlab/kernel";
 
 fn object_path(index: usize) -> String {
     format!("/scxlab/object-{index}")
@@ -40,10 +44,15 @@ fn object_path(index: usize) -> String {
 
 /// Runs as init of a virtual machine: executes the host's request and powers the machine off.
 pub fn guest_main() -> ! {
-    let guest = guest::enter();
+    let guest = guests::serve(guest::enter());
     place_config();
+    let hypervisor = Hypervisor {
+        kernel: Ok(GUESTS_KERNEL.into()),
+        engine: Engine::Kvm,
+        cancel: output::cancelled(),
+    };
     match read_job(&guest) {
-        Ok(job) => guest.finish(&to_host(job.execute())),
+        Ok(job) => guest.finish(&to_host(job.execute(&hypervisor))),
         Err(why) => guest.fail(&format!("the request cannot be read: {why}")),
     }
 }
@@ -111,8 +120,13 @@ pub fn runs(
     };
     let count = u64::from(session.runs) * session.schedulers.len() as u64;
     let length = Duration::from_nanos(duration.unwrap_or(0));
-    let patience =
-        PATIENCE + u32::try_from(count).unwrap_or(u32::MAX) * (length * 2 + RUN_PATIENCE);
+    let guests = match &session.workload {
+        Workload::Program(program) => u32::try_from(program.guest_instances().count()).ok(),
+        Workload::Command(_) => None,
+    };
+    let boots = guests.filter(|guests| *guests > 0).map(guests::boot_patience).unwrap_or_default();
+    let each = length * 2 + RUN_PATIENCE + boots;
+    let patience = PATIENCE + u32::try_from(count).unwrap_or(u32::MAX) * each;
     match carry_out(task, &programs, on, &session.machine, options, patience)? {
         (Reply::Runs { mut runs, recordings, .. }, notes) => {
             runs.iter_mut().for_each(|run| run.notes.extend(notes.iter().cloned()));
@@ -130,7 +144,8 @@ fn nodes_of_guest(machine: &Machine) -> Vec<NodeInfo> {
 }
 
 /// A guest's maximum wall time is `PATIENCE` for its boot and its end and, for each run,
-/// `RUN_PATIENCE` plus twice the run's length. Emulation is slow, and many times slower under other
+/// `RUN_PATIENCE` plus twice the run's length, plus the time in which the workload's own guests
+/// boot. Emulation is slow, and many times slower under other
 /// load of the host.
 const PATIENCE: Duration = Duration::from_secs(300);
 const RUN_PATIENCE: Duration = Duration::from_secs(60);
@@ -144,6 +159,8 @@ pub fn unexpected() -> anyhow::Error {
 struct Failure {
     code: Code,
     message: String,
+    /// Reason why the workload's guests cannot run in the virtual machine, if that is the failure.
+    no_kvm: Option<String>,
 }
 
 /// First byte of a guest's output: `REPLY` before a reply, `FAILURE` before a failure.
@@ -154,19 +171,34 @@ fn to_host(result: Result<Reply, LiveError>) -> Vec<u8> {
     let (kind, bytes) = match result.map_err(anyhow::Error::from) {
         Ok(reply) => (REPLY, reply.to_bytes()),
         Err(error) => {
-            let failure = Failure { code: exit::code_of(&error), message: error.to_string() };
+            let no_kvm = match error.downcast_ref() {
+                Some(LiveError::NoKvm { why, .. }) => Some(why.clone()),
+                _ => None,
+            };
+            let (code, message) = (exit::code_of(&error), error.to_string());
+            let failure = Failure { code, message, no_kvm };
             (FAILURE, serde_json::to_vec(&failure).expect("a failure is plain data"))
         }
     };
     [vec![kind], bytes].concat()
 }
 
-fn from_guest(bytes: &[u8]) -> Result<Reply> {
+/// Reads a guest's output: the reply to `job`, or a failure.
+fn from_guest(bytes: &[u8], job: &Job) -> Result<Reply> {
     let malformed = |e| anyhow::anyhow!("internal: the guest's reply: {e}");
     match bytes.split_first() {
         Some((&FAILURE, failure)) => {
-            let Failure { code, message } = serde_json::from_slice(failure).map_err(malformed)?;
-            Err(CliError::InGuest { code, message }.into())
+            let Failure { code, message, no_kvm } =
+                serde_json::from_slice(failure).map_err(malformed)?;
+            // The job in the virtual machine lacks the places in the workload's file.
+            Err(match (no_kvm, job.first_guest()) {
+                (Some(why), Some((at, guest))) => {
+                    let guest = guest.name.clone();
+                    CliError::Guests { at, guest, on: job.target.name(), why }
+                }
+                _ => CliError::InGuest { code, message },
+            }
+            .into())
         }
         Some((_, reply)) => Reply::from_bytes(reply).map_err(malformed),
         None => Reply::from_bytes(&[]).map_err(malformed),
@@ -184,7 +216,16 @@ pub fn carry_out(
     patience: Duration,
 ) -> Result<(Reply, Vec<String>)> {
     match on {
-        On::Host => Ok((Job { target: LiveTarget::Host, task }.execute()?, Vec::new())),
+        On::Host => {
+            let job = Job { target: LiveTarget::Host, task };
+            let kernel = match job.first_guest() {
+                Some(_) => Ok(vm::kernel(options.kernel.as_deref())?.0),
+                None => Err("there is no kernel for them".to_owned()),
+            };
+            let cancel = output::cancelled();
+            let hypervisor = Hypervisor { kernel, engine: Engine::Kvm, cancel };
+            Ok((job.execute(&hypervisor)?, Vec::new()))
+        }
         _ => in_vm(&Job { target: LiveTarget::Vm, task }, programs, machine, options, patience),
     }
 }
@@ -215,6 +256,16 @@ fn in_vm(
     if let Some(config) = config {
         spec.files.push(file(CONFIG.into(), inputs::read(&config)?));
     }
+    if job.first_guest().is_some() {
+        spec.nested = true;
+        let guests_mib: u64 = job.guests().iter().map(guests::host_memory_mib).sum();
+        // As of regions, any node may get all of their memory, if their policies name nodes.
+        let nodes = machine.topology.nodes().len() as u64;
+        spec.extra_mib += guests_mib * if guests::name_nodes(job.guests()) { nodes } else { 1 };
+        spec.files.push(file(GUESTS_KERNEL.into(), inputs::read(&kernel)?));
+        spec.files.extend(scxlab_vm::nested_files(&kernel)?);
+        spec.programs.push(scxlab_vm::find_qemu()?);
+    }
     for (index, object) in job.objects().iter().enumerate() {
         spec.files.push(file(object_path(index), object.to_vec()));
     }
@@ -230,7 +281,7 @@ fn in_vm(
         output::write_file(path, text.as_bytes())?;
     }
     let outcome = booted?;
-    Ok((from_guest(&outcome.output)?, outcome.notes))
+    Ok((from_guest(&outcome.output, job)?, outcome.notes))
 }
 
 /// Returns a program's absolute path, searching PATH as a shell does.

@@ -15,6 +15,7 @@ mod complete;
 mod conform;
 mod exit;
 mod gang;
+mod guests;
 mod inspect;
 mod install;
 mod list;

@@ -97,19 +97,25 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
     Ok(all)
 }
 
-/// Refuses on a real kernel a workload that only the simulation can run: one with guests, or one
-/// that takes CPUs off line.
-pub fn refuse_simulated(workload: &Workload, targets: &[On]) -> Result<(), CliError> {
+/// Refuses on a real kernel a workload that cannot run there: one with guests where KVM does not
+/// work, or whose guests have properties that real guests lack, or one that takes CPUs off line.
+/// Whether KVM works in a virtual machine shows when the machine runs.
+pub fn refuse_simulated(workload: &Workload, targets: &[On]) -> Result<()> {
     let Workload::Program(program) = workload else { return Ok(()) };
     let Some(on) = targets.iter().find(|on| **on != On::Sim) else { return Ok(()) };
-    let on = on.name();
-    if let Some((at, guest)) = program.first_guest() {
-        return Err(CliError::Guests { at, guest: guest.name.clone(), on });
+    if let Some((at, thread)) = program.first_hotplug() {
+        let thread = thread.to_owned();
+        return Err(CliError::Hotplug { at, thread, on: on.name() }.into());
     }
-    match program.first_hotplug() {
-        Some((at, thread)) => Err(CliError::Hotplug { at, thread: thread.to_owned(), on }),
-        None => Ok(()),
+    scxlab_live::guest::check(program)?;
+    if targets.contains(&On::Host)
+        && let Some((at, guest)) = program.first_guest()
+        && let Err(why) = scxlab_vm::probe_kvm()
+    {
+        let (guest, on) = (guest.name.clone(), On::Host.name());
+        return Err(CliError::Guests { at, guest, on, why }.into());
     }
+    Ok(())
 }
 
 /// Returns the runs to make on each machine, in the order given. Reads all inputs before any run

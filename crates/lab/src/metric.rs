@@ -305,7 +305,7 @@ metrics! {
         "-" =>
             GUEST_IDLE = metric("guest_idle", Unit::Ns);
         "time for which vCPUs with work waited for a CPU",
-        "-" =>
+        "the same: the waits of the vCPUs' threads, as in a task's `wait_ns`" =>
             GUEST_STEAL = metric("guest_steal", Unit::Ns).less()
                 .rows(&[share("guest_steal", "steal")]);
         "exits of vCPUs by reason: halts, interrupts sent to another vCPU, interrupts received, timers \
@@ -344,7 +344,7 @@ metrics! {
             GUEST_FLUSH_WAIT = metric("guest_flush_wait_<q>", Unit::Ns).less()
                 .parts(&[P50, P90, P99, P99_9, MAX]);
         "the units of work of one guest, by its number; the same per second",
-        "-" =>
+        "the same, per second of the guest's clock from its start to its end" =>
             ONE_GUEST_WORK_UNITS = metric("guest<n>_work_units", Unit::Work).more(),
             ONE_GUEST_THROUGHPUT = metric("guest<n>_throughput", Unit::WorkPerSecond).more();
     }

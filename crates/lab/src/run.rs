@@ -131,7 +131,11 @@ fn never_ran(run: &Run) -> Vec<NeverRan> {
     let waited = |run_ns: u64, wait_ns: u64| run_ns == 0 && wait_ns > 0 && wait_ns >= grace;
     let tasks = run.tasks.iter().filter_map(|t| Some((t.name.clone(), t.run_ns, t.wait_ns?)));
     let threads = run.guests.iter().flat_map(|guest| &guest.threads);
-    let threads = threads.map(|t| (t.name.clone(), t.run_ns + t.kernel_ns, t.wait_ns + t.steal_ns));
+    let times = |t: &GuestThread| Some((t.run_ns? + t.kernel_ns?, t.wait_ns? + t.steal_ns?));
+    let threads = threads.filter_map(|t| {
+        let (run_ns, wait_ns) = times(t)?;
+        Some((t.name.clone(), run_ns, wait_ns))
+    });
     let all = tasks.chain(threads).filter(|(_, run_ns, wait_ns)| waited(*run_ns, *wait_ns));
     all.map(|(name, _, wait_ns)| NeverRan { name, wait_ns }).collect()
 }
@@ -283,9 +287,13 @@ pub struct TaskResult {
 pub struct GuestResult {
     pub name: String,
     pub work_units: u64,
-    pub exits: GuestExits,
+    /// None (here, in `yields`, and in the parts of virtual CPUs and threads) if the target does
+    /// not measure the value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exits: Option<GuestExits>,
     /// Directed yields after pause loops.
-    pub yields: GuestYields,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub yields: Option<GuestYields>,
     pub vcpus: Vec<VcpuResult>,
     /// Its threads; those that have exited first.
     pub threads: Vec<GuestThread>,
@@ -318,15 +326,21 @@ pub struct VcpuResult {
     /// Name of its task on the host.
     pub name: String,
     /// Threads' own work, without spinning.
-    pub user_ns: u64,
-    pub spin_ns: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_ns: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spin_ns: Option<u64>,
     /// The guest's kernel, and exits to the host.
-    pub kernel_ns: u64,
-    pub idle_ns: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_ns: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_ns: Option<u64>,
     /// Time for which it waited for a CPU.
-    pub steal_ns: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steal_ns: Option<u64>,
     /// Switches from one of its threads to another.
-    pub switches: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switches: Option<u64>,
 }
 
 /// The times of one thread of a guest, which add up to its lifetime.
@@ -335,14 +349,19 @@ pub struct GuestThread {
     /// Names of the guest and of the thread.
     pub name: String,
     /// On a CPU, spinning included.
-    pub run_ns: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_ns: Option<u64>,
     /// In the guest's kernel.
-    pub kernel_ns: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_ns: Option<u64>,
     /// In a run queue of the guest, or halted for a spin lock.
-    pub wait_ns: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_ns: Option<u64>,
     /// On a virtual CPU that waited for a CPU.
-    pub steal_ns: u64,
-    pub sleep_ns: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steal_ns: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sleep_ns: Option<u64>,
     pub work_units: u64,
 }
 

@@ -5,6 +5,7 @@ use scxlab_lab::prepare::PrepareError;
 use scxlab_workload::native::NativeError;
 
 use crate::gang::GangError;
+use crate::guest::GuestError;
 
 /// Reason why a request to a real kernel was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +70,14 @@ pub enum LiveError {
     Prepare(#[from] PrepareError),
     #[error(transparent)]
     Workload(#[from] NativeError),
+    #[error(
+        "{at}: guest \"{guest}\" cannot run here, where each guest is a virtual machine under KVM: {why}"
+    )]
+    NoKvm { at: String, guest: String, why: String },
+    #[error("{at}: guest \"{guest}\" cannot run on a real kernel: {what}")]
+    GuestProperty { at: String, guest: String, what: String },
+    #[error(transparent)]
+    Guest(#[from] GuestError),
     #[error(transparent)]
     Machine(scxlab_machine::MachineError),
     #[error(transparent)]

@@ -17,9 +17,11 @@ use scxlab_lab::run::Run;
 use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 use scxlab_machine::topology::sysfs::SysfsReader;
-use scxlab_workload::{Perturb, compile, native};
+use scxlab_workload::program::GuestDef;
+use scxlab_workload::{Perturb, SourcePlace, compile, native};
 use serde::{Deserialize, Serialize};
 
+use crate::guest::GuestHost;
 use crate::kernel::RunningKernel;
 use crate::run::{LiveSpec, run};
 use crate::trace::Recording;
@@ -170,6 +172,22 @@ impl Job {
         }
     }
 
+    /// Returns the declarations of the workload's guests.
+    pub fn guests(&self) -> &[GuestDef] {
+        match &self.task {
+            JobTask::Runs { workload: Workload::Program(program), .. } => &program.guests,
+            _ => &[],
+        }
+    }
+
+    /// Returns the workload's first guest and its place in the workload's file.
+    pub fn first_guest(&self) -> Option<(SourcePlace, &GuestDef)> {
+        match &self.task {
+            JobTask::Runs { workload: Workload::Program(program), .. } => program.first_guest(),
+            _ => None,
+        }
+    }
+
     fn schedulers(&self) -> impl Iterator<Item = &SchedulerInput> {
         let (runs, cases) = match &self.task {
             JobTask::Runs { schedulers, .. } => (&schedulers[..], &[][..]),
@@ -189,8 +207,14 @@ impl Job {
         }
     }
 
-    /// Executes the job on the running kernel.
-    pub fn execute(&self) -> Result<Reply, LiveError> {
+    /// Executes the job on the running kernel. `guests` runs the workload's guests.
+    pub fn execute(&self, guests: &dyn GuestHost) -> Result<Reply, LiveError> {
+        if let Some((at, guest)) = self.first_guest()
+            && let Err(why) = guests.check()
+        {
+            let (at, guest) = (at.to_string(), guest.name.clone());
+            return Err(LiveError::NoKvm { at, guest, why });
+        }
         let kernel = RunningKernel::open()?;
         kernel.check_free()?;
         let machine = this_machine()?;
@@ -232,6 +256,7 @@ impl Job {
                             },
                             cgroup_root: Some(cgroup_root()),
                             calibration,
+                            guests,
                             target: self.target.name(),
                             attach_after: *attach_after,
                             trace: trace.filter(|_| index == 0),

@@ -5,7 +5,8 @@
 //!
 //! Owns: the loader, the probe's reader, `Run`s and traces of the targets `host` and `vm`. Needs
 //! root and a kernel with sched_ext.
-//! Does not: build virtual machines (see the vm crate), or know a scheduler's name.
+//! Does not: build virtual machines, those of a workload's guests included (see the vm crate), or
+//! know a scheduler's name.
 //! Start at: `run.rs`; `load.rs` does a frontend's work.
 
 mod abi;
@@ -14,6 +15,7 @@ pub mod error;
 pub mod exit;
 mod frontend;
 pub mod gang;
+pub mod guest;
 pub mod job;
 pub mod kernel;
 pub mod load;

@@ -18,13 +18,14 @@ use scxlab_machine::topology::{Distance, Topology};
 use scxlab_workload::native::{NativeReport, NativeStop, NativeTask};
 use scxlab_workload::{Program, RegionPages};
 
+use crate::guest::{self, GuestReport};
 use crate::probe::{ProbeData, TaskSum};
 use crate::scheduler::OpCost;
 
 /// Returns the thread's key, which the probe and the executor share: its id and its name of at most
 /// 15 characters.
 fn key(task: &NativeTask) -> (u32, String) {
-    (task.tid as u32, task.name.chars().take(15).collect())
+    (task.tid as u32, task.comm.as_ref().unwrap_or(&task.name).chars().take(15).collect())
 }
 
 /// Returns the result of a task that only the probe knows, because the workload is a command.
@@ -72,6 +73,7 @@ impl NumaCounts {
 /// All data measured in one run.
 pub struct Measured<'a> {
     pub report: &'a NativeReport,
+    pub guests: &'a [GuestReport],
     pub reading: &'a ProbeData,
     /// Counts of NUMA balancing during the run.
     pub numa: NumaCounts,
@@ -88,16 +90,19 @@ impl Measured<'_> {
         let mut t = MetricTable::new(&self.report.unit);
         let Measured { report, reading, .. } = self;
         let seconds = report.length_ns() as f64 / 1e9;
-        t.ratio(&metric::THROUGHPUT, report.work_units() as f64, seconds);
-        t.count(&metric::WORK_UNITS, report.work_units());
+        let in_guests: u64 = self.guests.iter().map(|guest| guest.report.work_units()).sum();
+        let work_units = report.work_units().saturating_add(in_guests);
+        t.ratio(&metric::THROUGHPUT, work_units as f64, seconds);
+        t.count(&metric::WORK_UNITS, work_units);
         for (metric, times) in [
             (&metric::WAKEUP_LATENCY, &reading.wakeup_latency),
             (&metric::RUN_QUEUE_WAIT, &reading.run_queue_wait),
         ] {
             t.times(metric, times.count(), times.max, |at| times.quantile(u64::from(at)));
         }
-        let totals = report.loop_totals();
-        t.loops(&totals.into_iter().map(|(_, totals)| totals).collect::<Vec<_>>());
+        let reports = [*report].into_iter().chain(self.guests.iter().map(|guest| &guest.report));
+        let totals = reports.flat_map(NativeReport::loop_totals).map(|(_, totals)| totals);
+        t.loops(&totals.collect::<Vec<_>>());
         self.switches(&mut t);
         let of_all = |all: &[u64]| all.iter().sum();
         t.count(&metric::CPU_BUSY, of_all(&reading.busy_ns));
@@ -115,6 +120,7 @@ impl Measured<'_> {
             t.count(&metric::VERIFIER_INSNS_MAX, *max);
         }
         self.memory(&mut t);
+        guest::metrics(&mut t, self.guests, &self.tasks());
         self.counters.put(&mut t);
         t
     }
@@ -198,7 +204,8 @@ impl Measured<'_> {
     /// Returns the results of the workload's threads from the probe, or from the executor for a
     /// thread that the probe did not see.
     pub fn tasks(&self) -> Vec<TaskResult> {
-        if self.report.templates.is_empty() {
+        // The executor knows no thread of a command.
+        if self.report.tasks.is_empty() {
             return self.reading.tasks.iter().map(|t| seen_task(t, self.counters)).collect();
         }
         let seen = self.seen();
@@ -260,6 +267,8 @@ impl Measured<'_> {
     pub fn notes(&self, program: &Program, exit: &Exit, scheduler: &[String]) -> Vec<String> {
         let mut notes = program.notes.clone();
         notes.extend(self.report.notes.iter().cloned());
+        notes.extend(guest::notes(program));
+        notes.extend(guest::notes_of(self.guests));
         if let Some(first) = self.report.errors.first() {
             notes.push(format!(
                 "{} system calls of the workload failed; the first: {first}",

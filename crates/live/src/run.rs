@@ -21,18 +21,22 @@ use scxlab_workload::native::{
 use scxlab_workload::{Perturb, Program};
 
 use crate::LiveError;
+use crate::guest::{self, GuestHost, GuestReport};
 use crate::kernel::{RunningKernel, now};
 use crate::measure::{Measured, NumaCounts};
 use crate::probe::{Probe, Window};
 use crate::scheduler::Scheduler;
 use crate::trace::Recording;
 
+/// The reports of a workload and of its guests.
+type Reports = (NativeReport, Vec<GuestReport>);
+
 /// Runs the workload. With `attach`, calls it when the workload has run for `spec.attach_after`.
 fn run_workload<T>(
     spec: &LiveSpec<'_>,
     probe: &Probe,
     attach: Option<impl FnOnce() -> Result<T, LiveError>>,
-) -> Result<(NativeReport, Option<T>), LiveError> {
+) -> Result<(Reports, Option<T>), LiveError> {
     let (after, attach) = match (spec.attach_after, attach) {
         (Some(after), Some(attach)) => (after, attach),
         _ => return Ok((run_all(spec, probe.window()?)?, None)),
@@ -61,14 +65,14 @@ fn run_workload<T>(
 /// Interval between two looks at the time of a late attach.
 const ATTACH_POLL: Duration = Duration::from_millis(5);
 
-fn run_all(spec: &LiveSpec<'_>, window: Window) -> Result<NativeReport, LiveError> {
+fn run_all(spec: &LiveSpec<'_>, window: Window) -> Result<Reports, LiveError> {
     let program = match spec.workload {
         Workload::Program(program) => program,
         Workload::Command(words) => {
             let start = now();
             let until = spec.duration.map_or(u64::MAX, |d| start.saturating_add(d));
             window.set(start, until)?;
-            return Ok(of_command(native::run_command(words, spec.duration)?));
+            return Ok((of_command(native::run_command(words, spec.duration)?), Vec::new()));
         }
     };
     let config = NativeConfig {
@@ -80,7 +84,7 @@ fn run_all(spec: &LiveSpec<'_>, window: Window) -> Result<NativeReport, LiveErro
         on_start: Some(window.start_signal()?),
         ..NativeConfig::default()
     };
-    Ok(native::run(program, &config)?)
+    guest::run(program, config, spec.guests)
 }
 
 /// Converts the report of a workload that is a command to the form of the report of a workload
@@ -128,6 +132,8 @@ pub struct LiveSpec<'a> {
     /// Speed of the `compute` loop on this machine. Runs that are compared must have the same
     /// calibration.
     pub calibration: Option<Calibration>,
+    /// Hypervisor for the workload's guests.
+    pub guests: &'a dyn GuestHost,
     /// Time after the workload's start at which the scheduler is attached; None: before the start.
     pub attach_after: Option<Nanos>,
     /// Target name for the result: `host` or `vm`.
@@ -153,7 +159,8 @@ pub fn run(
     let directed = matches!(spec.workload, Workload::Program(_));
     let probe = Probe::attach(kernel, directed, nr_cpus, spec.trace)?;
     let before = NumaCounts::read();
-    let (report, later) = run_workload(spec, &probe, late.map(|object| || attach(object)))?;
+    let ((report, guests), later) =
+        run_workload(spec, &probe, late.map(|object| || attach(object)))?;
     let attached = attached.or(later);
     let numa = NumaCounts::read().since(before);
     let program = match spec.workload {
@@ -177,6 +184,7 @@ pub fn run(
     };
     let measured = Measured {
         report: &report,
+        guests: &guests,
         reading: &reading,
         numa,
         topology: &spec.machine.topology,
@@ -202,7 +210,7 @@ pub fn run(
         tasks: measured.tasks(),
         cgroups: measured.cgroups(&program),
         memory: measured.regions(),
-        guests: Vec::new(),
+        guests: guest::results(&guests, &measured.tasks()),
         notes: measured.notes(&program, &exit, &notes),
         exit,
     };

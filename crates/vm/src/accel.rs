@@ -74,19 +74,24 @@ impl fmt::Display for Engine {
 
 /// Tests whether KVM works on this host; returns the reason if it does not.
 pub fn probe_kvm() -> Result<(), String> {
+    probe_kvm_within(PATIENCE)
+}
+
+/// Tests whether KVM works on this host, which may itself be emulated and need more time.
+pub fn probe_kvm_within(patience: Duration) -> Result<(), String> {
     std::fs::File::options()
         .read(true)
         .write(true)
         .open("/dev/kvm")
         .map_err(|why| format!("/dev/kvm: {why}"))?;
-    probe("kvm", "host")
+    probe("kvm", "host", patience)
 }
 
 /// Runs the probe's firmware under an engine; returns the reason if it does not finish in time.
-fn probe(engine: &str, cpu: &str) -> Result<(), String> {
+fn probe(engine: &str, cpu: &str, patience: Duration) -> Result<(), String> {
     let program = qemu::find().ok_or_else(|| format!("there is no {}", qemu::PROGRAM))?;
     let args = |firmware_fd| probe_args(engine, cpu, firmware_fd);
-    let ended = process::run_briefly(&program, &firmware(), args, KVM_GAVE_UP, PATIENCE);
+    let ended = process::run_briefly(&program, &firmware(), args, KVM_GAVE_UP, patience);
     match ended.map_err(|why| why.to_string())? {
         (Some(status), _) if status.code() == Some(i32::from(ANSWER) * 2 + 1) => Ok(()),
         (None, said) if said.contains(KVM_GAVE_UP) => {
@@ -95,7 +100,7 @@ fn probe(engine: &str, cpu: &str) -> Result<(), String> {
         (None, _) => Err(format!(
             "a virtual CPU did not execute {} million instructions in {} s",
             2 * TURNS / 1_000_000,
-            PATIENCE.as_secs()
+            patience.as_secs()
         )),
         (Some(_), said) => Err(said),
     }
@@ -189,12 +194,12 @@ mod tests {
 
     #[test]
     fn the_firmware_does_what_it_should() {
-        assert_eq!(probe("tcg", "max"), Ok(()));
+        assert_eq!(probe("tcg", "max", PATIENCE), Ok(()));
     }
 
     #[test]
     fn what_qemu_says_is_the_reason() {
-        let why = probe("tcg", "nonsense").unwrap_err();
+        let why = probe("tcg", "nonsense", PATIENCE).unwrap_err();
         assert!(why.contains("nonsense"), "{why}");
     }
 

@@ -18,7 +18,8 @@ use scxlab_machine::Topology;
 use crate::accel::{self, Accel, Engine};
 use crate::error::{Console, VmError};
 use crate::image;
-use crate::initramfs::{self, Contents};
+use crate::initramfs::{self, Contents, Initramfs};
+use crate::member::HostMemory;
 use crate::process::{Launch, Message, Qemu};
 use crate::protocol::{FrameError, FrameKind, Ready};
 use crate::qemu::{self, Command};
@@ -94,6 +95,14 @@ pub struct VmSpec<'a> {
     pub programs: Vec<PathBuf>,
     /// The caller's words for the kernel's command line.
     pub kernel_args: &'a str,
+    /// Whether the guest runs guests itself: an emulated CPU then has virtualization (AMD's SVM).
+    pub nested: bool,
+    /// Features of the CPU model in QEMU's form, each with the comma before it, such as
+    /// `,-kvm-pv-unhalt`.
+    pub cpu_features: &'a str,
+    /// Nodes of the host on which the guest's memory lies, for a machine with one node; None: where
+    /// the kernel puts it.
+    pub host_memory: Option<HostMemory>,
     /// Paths that must exist in the guest.
     pub needs: Vec<Need>,
     /// Time limit from QEMU's start to the result.
@@ -116,6 +125,9 @@ impl<'a> VmSpec<'a> {
             files: Vec::new(),
             programs: Vec::new(),
             kernel_args: "",
+            nested: false,
+            cpu_features: "",
+            host_memory: None,
             needs: Vec::new(),
             deadline: Duration::from_secs(120),
             cancel: &NEVER,
@@ -155,28 +167,15 @@ pub fn find_qemu() -> Result<PathBuf, VmError> {
 /// Boots a guest and waits for its result.
 pub fn boot(spec: &VmSpec<'_>) -> Result<BootOutcome, VmError> {
     let called = Instant::now();
-    if !cfg!(target_arch = "x86_64") {
-        return Err(VmError::Architecture { arch: std::env::consts::ARCH });
-    }
-    let shape = Shape::of(spec.topology)?;
-    let program = find_qemu()?;
-    image::check(spec.kernel)?;
-    let initramfs = initramfs::build(&Contents {
-        init_args: &spec.init_args,
-        files: &spec.files,
-        programs: &spec.programs,
-        needs: &spec.needs,
-        shape: &shape::describe(spec.topology, |cpu| shape.guest_cpus[cpu as usize]),
-        guest_cpus: &shape.guest_cpus,
-    })?;
-    let memory_mib = memory_mib(spec.memory_mib, spec.extra_mib, &shape, initramfs.len())?;
-    check_host_memory(memory_mib + qemu::OWN_MIB)?;
+    let guest = PreparedGuest::new(spec, initramfs_of(spec)?)?;
+    check_host_memory(guest.memory_mib + qemu::OWN_MIB)?;
     let (engine, note) = accel::choose(spec.accel).map_err(|why| VmError::NoKvm { why })?;
     let mut notes: Vec<String> = note.into_iter().collect();
+    let (engine, note) = nesting_engine(spec, engine, guest.shape.nr_cpus())?;
+    notes.extend(note);
     if engine == Engine::TcgCounted {
-        notes.extend(qemu::note_on_turns(&version_of(&program), shape.nr_cpus()));
+        notes.extend(qemu::note_on_turns(&version_of(&guest.program), guest.shape.nr_cpus()));
     }
-    let guest = PreparedGuest { spec, program, shape, initramfs, memory_mib };
     let (ran, engine) = match guest.run(engine) {
         // Try again with emulation: the probe runs few instructions and a kernel runs many, so KVM
         // may be the cause of a failure before the guest's first message.
@@ -184,7 +183,9 @@ pub fn boot(spec: &VmSpec<'_>) -> Result<BootOutcome, VmError> {
             if spec.accel == Accel::Auto && engine == Engine::Kvm && !why.is_cancel() =>
         {
             notes.push(format!("the guest did not come up under KVM ({why}): emulated instead"));
-            (guest.run(Engine::Tcg).map_err(|failed| failed.why)?, Engine::Tcg)
+            let (engine, note) = nesting_engine(spec, Engine::Tcg, guest.shape.nr_cpus())?;
+            notes.extend(note);
+            (guest.run(engine).map_err(|failed| failed.why)?, engine)
         }
         ran => (ran.map_err(|failed| failed.why)?, engine),
     };
@@ -194,20 +195,66 @@ pub fn boot(spec: &VmSpec<'_>) -> Result<BootOutcome, VmError> {
         release: ran.ready.release,
         engine,
         notes,
-        initramfs_bytes: guest.initramfs.len(),
+        initramfs_bytes: guest.initramfs.bytes,
         guest_cpus: guest.shape.guest_cpus,
         boot_wall: ran.boot_wall,
         total_wall: called.elapsed(),
     })
 }
 
+/// Returns the engine for a machine that may run guests itself, and a note for the user. With CPUs
+/// in turn on one thread, a guest in an emulated machine of several CPUs never boots (QEMU 7.2).
+fn nesting_engine(
+    spec: &VmSpec<'_>,
+    engine: Engine,
+    nr_cpus: usize,
+) -> Result<(Engine, Option<String>), VmError> {
+    match engine {
+        Engine::TcgCounted if spec.nested && nr_cpus > 1 => Err(VmError::NestedCounted),
+        Engine::Tcg if spec.nested && nr_cpus > 1 => {
+            let note = "guests in an emulated machine of several CPUs need a thread of QEMU for each, with which the machine's \
+                        kernel may panic or hang; a machine with one CPU needs none";
+            Ok((Engine::TcgMulti, Some(note.to_owned())))
+        }
+        engine => Ok((engine, None)),
+    }
+}
+
+/// Builds the initramfs of a guest. Checks the machine and the kernel first, because the build
+/// takes longer.
+pub(crate) fn initramfs_of(spec: &VmSpec<'_>) -> Result<Initramfs, VmError> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(VmError::Architecture { arch: std::env::consts::ARCH });
+    }
+    let shape = Shape::of(spec.topology)?;
+    find_qemu()?;
+    image::check(spec.kernel)?;
+    let archive = initramfs::build(&Contents {
+        init_args: &spec.init_args,
+        files: &spec.files,
+        programs: &spec.programs,
+        needs: &spec.needs,
+        shape: &shape::describe(spec.topology, |cpu| shape.guest_cpus[cpu as usize]),
+        guest_cpus: &shape.guest_cpus,
+    })?;
+    Initramfs::new(&archive)
+}
+
 /// A guest with all its inputs, ready to run under any engine.
-struct PreparedGuest<'a> {
+pub(crate) struct PreparedGuest<'a> {
     spec: &'a VmSpec<'a>,
-    program: PathBuf,
-    shape: Shape,
-    initramfs: Vec<u8>,
-    memory_mib: u64,
+    pub program: PathBuf,
+    pub shape: Shape,
+    initramfs: Initramfs,
+    pub memory_mib: u64,
+}
+
+impl<'a> PreparedGuest<'a> {
+    pub fn new(spec: &'a VmSpec<'a>, initramfs: Initramfs) -> Result<PreparedGuest<'a>, VmError> {
+        let (shape, program) = (Shape::of(spec.topology)?, find_qemu()?);
+        let memory_mib = memory_mib(spec.memory_mib, spec.extra_mib, &shape, initramfs.bytes)?;
+        Ok(PreparedGuest { spec, program, shape, initramfs, memory_mib })
+    }
 }
 
 impl PreparedGuest<'_> {
@@ -222,7 +269,13 @@ impl PreparedGuest<'_> {
 
     fn start(&self, engine: Engine) -> Result<Qemu, VmError> {
         let launch = Launch::new(&self.initramfs)?;
-        let args = Command {
+        let args = self.args(engine, &launch);
+        launch.start(&self.program, &args)
+    }
+
+    /// Returns QEMU's arguments.
+    pub fn args(&self, engine: Engine, launch: &Launch) -> Vec<String> {
+        Command {
             shape: &self.shape,
             engine,
             memory_mib: self.memory_mib,
@@ -232,9 +285,11 @@ impl PreparedGuest<'_> {
             console_fd: launch.console_fd(),
             result_fd: launch.result_fd(),
             amd: cpu_is_amd(),
+            nested: self.spec.nested,
+            cpu_features: self.spec.cpu_features,
+            host_memory: self.spec.host_memory.as_ref(),
         }
-        .args();
-        launch.start(&self.program, &args)
+        .args()
     }
 }
 
@@ -260,8 +315,8 @@ struct Ran {
     boot_wall: Duration,
 }
 
-const BOOTING: &str = "booting";
-const RUNNING: &str = "running";
+pub(crate) const BOOTING: &str = "booting";
+pub(crate) const RUNNING: &str = "running";
 
 impl GuestMonitor<'_> {
     fn run(mut self) -> Result<Ran, Failed> {
@@ -295,10 +350,11 @@ impl GuestMonitor<'_> {
             match self.qemu.next(left.min(CANCEL_POLL)) {
                 Message::Nothing => {}
                 Message::Frame(frame) => {
-                    let fits = (frame.kind == FrameKind::Ready) == (phase == BOOTING);
+                    let expected =
+                        if phase == BOOTING { FrameKind::Ready } else { FrameKind::Result };
                     return match frame.kind {
                         FrameKind::Failed => Stop::Frame(frame.kind, frame.payload),
-                        kind if fits => Stop::Frame(kind, frame.payload),
+                        kind if kind == expected => Stop::Frame(kind, frame.payload),
                         _ => Stop::Broken("it sent a frame out of order".to_owned()),
                     };
                 }
@@ -353,7 +409,7 @@ impl GuestMonitor<'_> {
 
 /// Refuses a guest that is up, but whose kernel lacks a feature or sees another topology than the
 /// requested one.
-fn check_ready(ready: &Ready) -> Result<(), VmError> {
+pub(crate) fn check_ready(ready: &Ready) -> Result<(), VmError> {
     if !ready.lacks.is_empty() {
         let (release, lacks) = (ready.release.clone(), ready.lacks.clone());
         return Err(VmError::Lacks { release, lacks });
@@ -372,6 +428,11 @@ enum Stop {
     Cancelled,
 }
 
+/// Returns the memory of a guest in MiB if its caller names none, without the memory for its files.
+pub fn usual_memory_mib(cpus: u64) -> u64 {
+    MEMORY_MIB + MEMORY_PER_CPU_MIB * cpus
+}
+
 /// Returns the guest's memory, a multiple of the number of nodes.
 fn memory_mib(
     asked: Option<u64>,
@@ -385,7 +446,7 @@ fn memory_mib(
     let files_mib = 2 * (initramfs_bytes as u64 >> 20) + 2;
     let needed_mib =
         (MEMORY_MIN_MIB + MEMORY_MIN_PER_CPU_MIB * cpus + files_mib).max(NODE_MIN_MIB * nodes);
-    let default_mib = needed_mib.max(MEMORY_MIB + MEMORY_PER_CPU_MIB * cpus + files_mib);
+    let default_mib = needed_mib.max(usual_memory_mib(cpus) + files_mib);
     let asked_mib = asked.unwrap_or(default_mib + extra_mib);
     if asked_mib < needed_mib {
         return Err(VmError::GuestMemory { asked_mib, needed_mib });
@@ -393,9 +454,9 @@ fn memory_mib(
     Ok(asked_mib.next_multiple_of(nodes))
 }
 
-/// Refuses a guest that needs more than the host's available memory. If the host does not report
+/// Refuses guests that need more than the host's available memory. If the host does not report
 /// this memory, the guest is not refused, and QEMU fails if the memory is too little.
-fn check_host_memory(needed_mib: u64) -> Result<(), VmError> {
+pub fn check_host_memory(needed_mib: u64) -> Result<(), VmError> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     match available_mib(&meminfo) {
         Some(available_mib) if available_mib < needed_mib => {

@@ -136,6 +136,11 @@ pub enum VmError {
         /// Reason why KVM does not work, as the probe reports it.
         why: String,
     },
+    /// A machine of several CPUs that runs guests itself cannot be emulated by a counted clock.
+    #[error(
+        "a machine of several CPUs with guests cannot have a counted clock: use --accel tcg, or a machine with one CPU"
+    )]
+    NestedCounted,
     /// A program or this executable cannot be copied into the guest.
     #[error("a program for the guest: {0}")]
     Program(#[from] ClosureError),
@@ -252,6 +257,7 @@ impl VmError {
             | VmError::Kernel { .. }
             | VmError::Shape(_)
             | VmError::GuestMemory { .. }
+            | VmError::NestedCounted
             | VmError::Program(_)
             | VmError::File { .. }
             | VmError::Lacks { .. } => VmFault::Input,

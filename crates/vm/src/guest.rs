@@ -26,7 +26,7 @@ use nix::unistd::{ForkResult, Pid, fork, setsid};
 use scxlab_machine::topology::sysfs::{self, SysfsReader};
 
 use crate::initramfs;
-use crate::protocol::{self, FrameKind, Ready};
+use crate::protocol::{self, Frame, FrameKind, Ready};
 use crate::qemu::MARKER;
 use crate::shape;
 
@@ -88,6 +88,18 @@ impl Guest {
     /// number.
     pub fn cpus(&self) -> &[u32] {
         &self.guest_cpus
+    }
+
+    /// Reports that the program is ready to begin, and waits until the host says so to all its
+    /// guests.
+    pub fn wait_for_go(&self) -> io::Result<()> {
+        let mut port = &self.port;
+        protocol::send(&mut port, FrameKind::Waiting, &[])?;
+        match protocol::receive(&mut port) {
+            Ok(Frame { kind: FrameKind::Go, .. }) => Ok(()),
+            Ok(Frame { kind, .. }) => Err(io::Error::other(format!("the host sent {kind:?}"))),
+            Err(why) => Err(io::Error::other(why)),
+        }
     }
 
     /// Ends the guest and returns `output` from [`crate::boot()`] on the host.
@@ -173,7 +185,7 @@ fn end(mut port: &File, kind: FrameKind, payload: &[u8]) -> ! {
     let _ = io::stdout().flush();
     let _ = nix::sys::termios::tcdrain(io::stdout());
     match protocol::send(&mut port, kind, payload) {
-        // The host never sends anything; the read returns when the host closes the port.
+        // The host sends nothing more; the read returns when the host closes the port.
         Ok(()) => drop(port.read(&mut [0])),
         Err(why) => eprintln!("scxlab: the result port: {why}"),
     }

@@ -11,13 +11,16 @@
 //! /scxlab/*      inputs of the code in `guest.rs`, one constant below for each
 //! ```
 
+use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::boot::{GuestFile, Need};
 use crate::closure::{Closure, ClosureError};
 use crate::cpio::Archive;
 use crate::elf;
 use crate::error::VmError;
+use crate::process;
 
 /// File with the arguments of the guest's program, each ended by a NUL byte.
 pub(crate) const ARGS: &str = "/scxlab/args";
@@ -41,6 +44,21 @@ pub(crate) struct Contents<'a> {
     pub needs: &'a [Need],
     pub shape: &'a str,
     pub guest_cpus: &'a [u32],
+}
+
+/// A built initramfs, as a file in memory that machines may share.
+#[derive(Clone, Debug)]
+pub struct Initramfs {
+    pub(crate) file: Arc<File>,
+    pub(crate) bytes: usize,
+}
+
+impl Initramfs {
+    pub(crate) fn new(archive: &[u8]) -> Result<Initramfs, VmError> {
+        let file = process::in_memory(archive);
+        let file = file.map_err(process::host("storing the initramfs in memory"))?;
+        Ok(Initramfs { file: Arc::new(file), bytes: archive.len() })
+    }
 }
 
 /// Builds the initramfs.

@@ -32,17 +32,27 @@ pub mod guest;
 pub mod image;
 mod initramfs;
 mod ldcache;
+mod member;
+mod nested;
 mod process;
 mod protocol;
 mod qemu;
 pub mod setup;
 mod shape;
 
-pub use accel::{Accel, Engine, probe_kvm};
-pub use boot::{BootOutcome, GuestFile, Need, VmSpec, boot, find_qemu};
+pub use accel::{Accel, Engine, probe_kvm, probe_kvm_within};
+pub use boot::{
+    BootOutcome, GuestFile, Need, VmSpec, boot, check_host_memory, find_qemu, usual_memory_mib,
+};
 pub use closure::ClosureError;
 pub use elf::ElfError;
 pub use error::{Console, VmError, VmFault};
+pub use initramfs::Initramfs;
+pub use member::{
+    HostMemory, Member, MemberMessage, MemberProcess, RunningMember, build_initramfs,
+};
+pub use nested::nested_files;
+pub use qemu::OWN_MIB as QEMU_MIB;
 pub use shape::ShapeError;
 
 /// Returns whether a guest of that machine numbers its CPUs as the machine does. False also if QEMU

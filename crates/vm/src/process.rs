@@ -28,6 +28,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, getppid};
 
 use crate::error::{Console, VmError};
+use crate::initramfs::Initramfs;
 use crate::protocol::{self, Frame, FrameError};
 
 /// Number of bytes kept of a console, from its end.
@@ -38,15 +39,23 @@ const EXIT_POLL: Duration = Duration::from_millis(10);
 
 /// Both ends of the sockets between this process and QEMU, and the initramfs, before QEMU is
 /// started.
+#[derive(Debug)]
 pub(crate) struct Launch {
-    initramfs: File,
+    initramfs: Arc<File>,
     console: (UnixStream, UnixStream),
-    result: (UnixStream, UnixStream),
+    /// This process's end, and QEMU's.
+    pub result: (UnixStream, UnixStream),
 }
 
 /// A running QEMU.
 pub(crate) struct Qemu {
     child: KillOnDrop,
+    connection: Connection,
+}
+
+/// Readers of the streams of a QEMU.
+#[derive(Debug)]
+pub(crate) struct Connection {
     frames: Receiver<Result<Frame, FrameError>>,
     console: OutputReader,
     stderr: OutputReader,
@@ -60,13 +69,10 @@ pub(crate) enum Message {
 }
 
 impl Launch {
-    pub fn new(initramfs: &[u8]) -> Result<Launch, VmError> {
+    pub fn new(initramfs: &Initramfs) -> Result<Launch, VmError> {
         let pair = || UnixStream::pair().map_err(host("making a socket"));
-        Ok(Launch {
-            initramfs: in_memory(initramfs).map_err(host("storing the initramfs in memory"))?,
-            console: pair()?,
-            result: pair()?,
-        })
+        let initramfs = Arc::clone(&initramfs.file);
+        Ok(Launch { initramfs, console: pair()?, result: pair()? })
     }
 
     pub fn initramfs_fd(&self) -> RawFd {
@@ -84,7 +90,12 @@ impl Launch {
     pub fn start(self, program: &Path, args: &[String]) -> Result<Qemu, VmError> {
         let inherited = [self.initramfs_fd(), self.console_fd(), self.result_fd()];
         let (child, stderr) = spawn(program, args, inherited)?;
-        // This process drops its copies of QEMU's ends here, so that the streams end with QEMU.
+        Ok(Qemu { child: KillOnDrop(child), connection: self.connect(stderr) })
+    }
+
+    /// Begins to read QEMU's streams. Drops this process's copies of QEMU's ends, so that the
+    /// streams end with QEMU.
+    pub fn connect(self, stderr: impl Read + Send + 'static) -> Connection {
         let Launch { console: (console, _), result: (mut result, _), .. } = self;
         let (sender, frames) = channel();
         let receive = move || {
@@ -97,16 +108,15 @@ impl Launch {
             }
         };
         std::thread::spawn(receive);
-        Ok(Qemu {
-            child: KillOnDrop(child),
+        Connection {
             frames,
             console: OutputReader::start(console, CONSOLE_BYTES_MAX),
             stderr: OutputReader::start(stderr, STDERR_BYTES_MAX),
-        })
+        }
     }
 }
 
-impl Qemu {
+impl Connection {
     /// Returns the guest's next message (a frame as in `protocol.rs`), if it comes within
     /// `patience`.
     pub fn next(&mut self, patience: Duration) -> Message {
@@ -118,6 +128,30 @@ impl Qemu {
         }
     }
 
+    /// Returns the console so far.
+    pub fn console_so_far(&self) -> Console {
+        Console::new(&self.console.so_far())
+    }
+
+    /// Returns the console once QEMU has closed it, or after `patience`.
+    pub fn last_console(&self, patience: Duration) -> Console {
+        self.console.wait_end(patience);
+        self.console_so_far()
+    }
+
+    /// Returns QEMU's own messages, on one line, once QEMU has ended, or after `patience`.
+    pub fn last_stderr(&self, patience: Duration) -> String {
+        self.stderr.wait_end(patience);
+        one_line(&self.stderr.so_far())
+    }
+}
+
+impl Qemu {
+    /// Returns the guest's next message, if it comes within `patience`.
+    pub fn next(&mut self, patience: Duration) -> Message {
+        self.connection.next(patience)
+    }
+
     /// Returns QEMU's exit status, if it exits within `patience`.
     pub fn wait_exit(&mut self, patience: Duration) -> Option<ExitStatus> {
         self.child.wait_exit_or(patience, || false)
@@ -126,12 +160,12 @@ impl Qemu {
     /// Ends QEMU and returns the guest's console.
     pub fn kill(&mut self) -> Console {
         self.child.end();
-        Console::new(&self.console.finish())
+        Console::new(&self.connection.console.finish())
     }
 
     /// Returns the end of QEMU's own messages, on one line. QEMU must have ended.
     pub fn stderr(&mut self) -> String {
-        one_line(&self.stderr.finish())
+        one_line(&self.connection.stderr.finish())
     }
 }
 
@@ -215,6 +249,7 @@ fn one_line(bytes: &[u8]) -> String {
 }
 
 /// Reads a stream in the background and keeps its last bytes.
+#[derive(Debug)]
 struct OutputReader {
     bytes: Arc<Mutex<Vec<u8>>>,
     thread: Option<JoinHandle<()>>,
@@ -240,6 +275,15 @@ impl OutputReader {
 
     fn so_far(&self) -> Vec<u8> {
         lock(&self.bytes).clone()
+    }
+
+    /// Waits until the writer is gone, at most for `patience`.
+    fn wait_end(&self, patience: Duration) {
+        let started = Instant::now();
+        let is_over = || self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        while !is_over() && started.elapsed() < patience {
+            std::thread::sleep(EXIT_POLL);
+        }
     }
 
     /// Returns the collected bytes, once the writer is gone.
@@ -285,7 +329,7 @@ fn prepare_child(inherited: &[RawFd], parent: u32) -> io::Result<()> {
 }
 
 /// Creates a file in memory with these contents.
-fn in_memory(data: &[u8]) -> io::Result<File> {
+pub(crate) fn in_memory(data: &[u8]) -> io::Result<File> {
     let fd = memfd_create(c"scxlab-initramfs", MFdFlags::MFD_CLOEXEC)?;
     let mut file = File::from(fd);
     file.write_all(data)?;
@@ -293,7 +337,7 @@ fn in_memory(data: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-fn host(what: &'static str) -> impl Fn(io::Error) -> VmError {
+pub(crate) fn host(what: &'static str) -> impl Fn(io::Error) -> VmError {
     move |why| VmError::Host { what, why }
 }
 
@@ -304,7 +348,7 @@ mod tests {
     /// Starts a shell in QEMU's place, which plays the guest. The shell is bash, because some
     /// versions of sh allow only single-digit descriptors.
     fn shell(script: &str) -> Qemu {
-        let launch = Launch::new(b"archive").unwrap();
+        let launch = Launch::new(&Initramfs::new(b"archive").unwrap()).unwrap();
         let fds = [launch.initramfs_fd(), launch.console_fd(), launch.result_fd()];
         let args: Vec<String> = ["-c".to_owned(), script.to_owned(), "sh".to_owned()]
             .into_iter()

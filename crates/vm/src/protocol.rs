@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The guest's messages to the host: frames on a serial port that carries nothing else.
+//! The messages between guest and host: frames on a serial port that carries nothing else.
 //!
 //! Owns: the encoding. Does not: know a result's meaning.
 //!
@@ -7,8 +7,9 @@
 //! frame = magic (4) kind (1) length (8, little-endian) hash (8, little-endian) payload (length)
 //! ```
 //!
-//! A guest sends `Ready` once, then at most one of `Result` and `Failed`. A frame that is cut
-//! short, or whose hash is wrong, is an error and never a shorter result.
+//! A guest sends `Ready` once, then at most one of `Result` and `Failed`. A guest that begins its
+//! work together with others sends `Waiting` in between, and gets `Go` from the host. A frame that
+//! is cut short, or whose hash is wrong, is an error and never a shorter result.
 
 use std::io::{self, Read, Write};
 
@@ -31,6 +32,10 @@ pub(crate) enum FrameKind {
     Result = 1,
     /// No result will come; the payload is the reason, as a sentence.
     Failed = 2,
+    /// The guest's program waits for `Go`; no payload.
+    Waiting = 3,
+    /// From the host: the guest's program must begin; no payload.
+    Go = 4,
 }
 
 /// A received frame.
@@ -82,6 +87,8 @@ pub(crate) fn receive(from: &mut impl Read) -> Result<Frame, FrameError> {
         0 => FrameKind::Ready,
         1 => FrameKind::Result,
         2 => FrameKind::Failed,
+        3 => FrameKind::Waiting,
+        4 => FrameKind::Go,
         _ => return Err(FrameError::Damaged { why: "an unknown kind" }),
     };
     let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));

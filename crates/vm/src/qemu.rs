@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::accel::Engine;
+use crate::member::HostMemory;
 use crate::shape::Shape;
 
 pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
@@ -18,9 +19,9 @@ pub(crate) const PORT: &str = "scxlab.result";
 /// Variable on the kernel's command line by which this executable recognises that it is init.
 pub(crate) const MARKER: &str = "SCXLAB_VM";
 
-/// Host memory that QEMU itself takes besides the guest's: its code, the devices, the translated
-/// code.
-pub(crate) const OWN_MIB: u64 = 384;
+/// Host memory in MiB that QEMU itself takes besides the guest's: its code, the devices, the
+/// translated code.
+pub const OWN_MIB: u64 = 384;
 /// Part of `OWN_MIB` for translated code; QEMU's default is a gigabyte.
 const TRANSLATED_MIB: u64 = 256;
 
@@ -48,6 +49,12 @@ pub(crate) struct Command<'a> {
     pub result_fd: i32,
     /// Whether the host's CPU is AMD's or compatible.
     pub amd: bool,
+    /// Whether the guest runs guests itself.
+    pub nested: bool,
+    /// Features of the CPU model, each with the comma before it.
+    pub cpu_features: &'a str,
+    /// Nodes of the host for the memory of a machine with one node.
+    pub host_memory: Option<&'a HostMemory>,
 }
 
 /// Returns the path of the emulator, if it is installed.
@@ -55,6 +62,16 @@ pub(crate) fn find() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let candidates = std::env::split_paths(&path).map(|dir| dir.join(PROGRAM));
     candidates.chain([PathBuf::from(ELSEWHERE)]).find(|file| file.is_file())
+}
+
+/// Returns the names of QEMU's threads for the virtual CPUs.
+pub(crate) fn vcpu_threads(engine: Engine, nr_cpus: usize) -> Vec<String> {
+    let name = |cpu: usize| match engine {
+        Engine::Kvm => format!("CPU {cpu}/KVM"),
+        Engine::TcgMulti => format!("CPU {cpu}/TCG"),
+        Engine::Tcg | Engine::TcgCounted => "ALL CPUs/TCG".to_owned(),
+    };
+    (0..nr_cpus).map(name).collect()
 }
 
 /// Returns a note for a guest whose clock counts instructions, if this version of QEMU shares the
@@ -82,13 +99,14 @@ impl Command<'_> {
             args.push(name.to_owned());
             args.push(value);
         };
-        add("-name", "scxlab".to_owned());
-        add("-machine", "q35,vmport=off".to_owned());
+        // Name the threads, by which those of the virtual CPUs are found.
+        add("-name", "scxlab,debug-threads=on".to_owned());
+        add("-machine", self.machine());
         add("-accel", self.accel());
         if self.engine == Engine::TcgCounted {
             add("-icount", format!("shift={NS_PER_INSN_LOG2},sleep=off,align=off"));
         }
-        add("-cpu", self.cpu());
+        add("-cpu", self.cpu() + self.cpu_features);
         add("-smp", self.smp());
         add("-m", format!("{}M", self.memory_mib));
         for (name, value) in self.numa() {
@@ -112,6 +130,11 @@ impl Command<'_> {
         args
     }
 
+    fn machine(&self) -> String {
+        let memory = if self.host_memory.is_some() { ",memory-backend=ram" } else { "" };
+        format!("q35,vmport=off{memory}")
+    }
+
     fn accel(&self) -> String {
         match self.engine {
             Engine::Kvm => "kvm".to_owned(),
@@ -128,6 +151,11 @@ impl Command<'_> {
         match self.engine {
             Engine::Kvm if self.amd => "host,host-cache-info=off,l3-cache=on,topoext=on".to_owned(),
             Engine::Kvm => "host,host-cache-info=off,l3-cache=on".to_owned(),
+            // QEMU emulates AMD's virtualization, and not Intel's. The features of `max` that its
+            // guests would see (XSAVE) are not consistent there.
+            Engine::Tcg | Engine::TcgCounted | Engine::TcgMulti if self.nested => {
+                "qemu64,+svm,+npt,+nrip-save,+x2apic,+rdrand,l3-cache=on".to_owned()
+            }
             // The vendor decides how the kernel reads the topology: Intel's leaves allow any number
             // of threads. Five-level page tables would lengthen every page walk.
             Engine::Tcg | Engine::TcgCounted | Engine::TcgMulti => {
@@ -148,7 +176,13 @@ impl Command<'_> {
         let nodes = &self.shape.node_cpus;
         // No options for one node: the kernel assumes one node by default.
         if nodes.len() < 2 {
-            return Vec::new();
+            let memory = |memory: &HostMemory| {
+                let nodes = memory.nodes.iter().map(|node| format!(",host-nodes={node}"));
+                let (size, policy) = (self.memory_mib, memory.policy);
+                let nodes: String = nodes.collect();
+                format!("memory-backend-ram,id=ram,size={size}M,policy={policy}{nodes}")
+            };
+            return self.host_memory.iter().map(|m| ("-object", memory(m))).collect();
         }
         let mut options = Vec::new();
         let part = self.memory_mib / nodes.len() as u64;
@@ -225,6 +259,9 @@ mod tests {
             console_fd: 6,
             result_fd: 7,
             amd: false,
+            nested: false,
+            cpu_features: "",
+            host_memory: None,
         };
         command.args().join(" ")
     }

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! CACHE/kernel/RELEASE/image     the kernel, unpacked if we can: it boots faster
+//! CACHE/kernel/RELEASE/modules   its modules for KVM (see nested.rs), if it has some
 //! CACHE/kernel/RELEASE/hash      of the image, compared whenever it is used
 //! CACHE/kernel/current           the release that `find` returns; replaced in one step, last
 //! CACHE/kernel/.new-PID          a kernel that is being prepared
@@ -22,6 +23,7 @@ use thiserror::Error;
 
 use crate::error::VmError;
 use crate::image;
+use crate::nested;
 
 /// A kernel that is ready to boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,13 +146,18 @@ pub fn find(cache: &Path) -> Result<Option<KernelImage>, SetupError> {
 /// newest if Debian no longer has that version. Calls `say` at each step.
 pub fn prepare(cache: &Path, say: &mut dyn FnMut(&str)) -> Result<KernelImage, SetupError> {
     let work = Work::new(cache)?;
-    let (image, config) = apt::fetch(&work.dir, say)?;
+    let apt::Fetched { image, config, modules } = apt::fetch(&work.dir, say)?;
     say("checking the image");
-    adopt(cache, &image, config.as_deref())
+    adopt(cache, &image, config.as_deref(), &modules)
 }
 
 /// Keeps a copy of an existing image, as if `prepare` had fetched it.
-pub fn adopt(cache: &Path, image: &Path, config: Option<&Path>) -> Result<KernelImage, SetupError> {
+pub fn adopt(
+    cache: &Path,
+    image: &Path,
+    config: Option<&Path>,
+    modules: &[PathBuf],
+) -> Result<KernelImage, SetupError> {
     image::check(image)?;
     let facts = image::inspect(image)?;
     let unnamed = || SetupError::Missing(format!("{} does not say its release", image.display()));
@@ -168,6 +175,12 @@ pub fn adopt(cache: &Path, image: &Path, config: Option<&Path>) -> Result<Kernel
     }
     if let Some(config) = config {
         fs::copy(config, new.join("config")).map_err(at(config.to_owned()))?;
+    }
+    let folder = new.join(nested::FOLDER);
+    fs::create_dir(&folder).map_err(at(folder.clone()))?;
+    for module in modules {
+        let name = module.file_name().unwrap_or_default();
+        fs::copy(module, folder.join(name)).map_err(at(module.clone()))?;
     }
     let place = cache.join("kernel").join(&release);
     match fs::remove_dir_all(&place) {

@@ -34,6 +34,8 @@ mod collect;
 mod command;
 mod director;
 mod error;
+mod gate;
+mod guests;
 mod memory;
 mod nodes;
 mod pipe;
@@ -52,6 +54,9 @@ mod worker;
 pub use cgroup::find_mount as cgroup_mount;
 pub use command::{CommandReport, CommandStatus, Usage, run_command};
 pub use error::{NativeError, OpError, RefusedCallKind, SetupError};
+pub use gate::{Gate, GateEnd, gate};
+pub use guests::GuestProcess;
+pub use nodes::check as check_nodes;
 pub use report::{
     Calibration, NativeReport, NativeStop, NativeTask, PhaseTotals, TaskEnd, Unlisted,
 };
@@ -93,6 +98,10 @@ pub struct NativeConfig {
     pub grace: Nanos,
     /// Signal that tells the caller when the run releases the threads.
     pub on_start: Option<StartSignal>,
+    /// The gate that holds the threads back once they exist, until the caller opens it.
+    pub gate: Option<GateEnd>,
+    /// Processes of the program's guests, in the order of `Program::guest_instances`.
+    pub guests: Vec<GuestProcess>,
 }
 
 impl Default for NativeConfig {
@@ -108,6 +117,8 @@ impl Default for NativeConfig {
             io_kib: 0,
             grace: 5_000_000_000,
             on_start: None,
+            gate: None,
+            guests: Vec::new(),
         }
     }
 }
@@ -149,7 +160,11 @@ fn continue_after_exec(fd: i32, index: u32) {
 /// blocks.
 pub fn run(program: &Program, config: &NativeConfig) -> Result<NativeReport, NativeError> {
     let compiled = compile::compile(program)?;
-    if program.threads.iter().all(|t| t.instances == 0) {
+    if let Some((guest, instance)) = program.guest_instances().nth(config.guests.len()) {
+        let problem = "there is no process to run it".to_owned();
+        return Err(SetupError::Guest { guest: guest.instance_name(instance), problem }.into());
+    }
+    if program.threads.iter().all(|t| t.instances == 0) && config.guests.is_empty() {
         return Err(WorkloadError::NoThreads { program: program.name.clone() }.into());
     }
     let cgroups = match compiled.cgroups.is_empty() {
@@ -207,6 +222,8 @@ fn make_plan(
         io_kib: config.io_kib,
         grace: config.grace,
         start_fd: config.on_start.as_ref().map(StartSignal::fd),
+        gate_fd: config.gate.as_ref().map(GateEnd::fd),
+        guests: config.guests.clone(),
     })
 }
 

@@ -365,7 +365,12 @@ impl Program {
 
     /// Returns the first guest of the program, and its place in the file.
     pub fn first_guest(&self) -> Option<(SourcePlace, &GuestDef)> {
-        Some((self.place(Part::Entry("guest", 0)), self.guests.first()?))
+        Some((self.guest_place(0), self.guests.first()?))
+    }
+
+    /// Returns the place of a guest's declaration in the file.
+    pub fn guest_place(&self, index: usize) -> SourcePlace {
+        self.place(Part::Entry("guest", index))
     }
 
     /// Returns the first thread that takes CPUs off line or brings them back, and its place in the

@@ -13,6 +13,7 @@ mod benchmarks;
 mod conform;
 mod conserve;
 mod ejections;
+mod guests;
 mod memory;
 mod record;
 mod refusals;

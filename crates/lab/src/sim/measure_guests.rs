@@ -22,33 +22,33 @@ fn result(k: &Kernel, guest: &Guest) -> GuestResult {
     let exits = stats.exits;
     let vcpus = report.vcpus.into_iter().map(|vcpu| VcpuResult {
         name: vcpu.name,
-        user_ns: vcpu.times.user,
-        spin_ns: vcpu.times.spin,
-        kernel_ns: vcpu.times.kernel,
-        idle_ns: vcpu.times.idle,
-        steal_ns: vcpu.times.steal,
-        switches: vcpu.switches,
+        user_ns: Some(vcpu.times.user),
+        spin_ns: Some(vcpu.times.spin),
+        kernel_ns: Some(vcpu.times.kernel),
+        idle_ns: Some(vcpu.times.idle),
+        steal_ns: Some(vcpu.times.steal),
+        switches: Some(vcpu.switches),
     });
     let threads = report.threads.into_iter().map(|thread| GuestThread {
         name: thread.name,
-        run_ns: thread.times.run,
-        kernel_ns: thread.times.kernel,
-        wait_ns: thread.times.wait,
-        steal_ns: thread.times.steal,
-        sleep_ns: thread.times.sleep,
+        run_ns: Some(thread.times.run),
+        kernel_ns: Some(thread.times.kernel),
+        wait_ns: Some(thread.times.wait),
+        steal_ns: Some(thread.times.steal),
+        sleep_ns: Some(thread.times.sleep),
         work_units: thread.work_units,
     });
     GuestResult {
         name: guest.config().name.clone(),
         work_units: stats.work_units,
-        exits: GuestExits {
+        exits: Some(GuestExits {
             halt: exits.halt,
             ipi: exits.ipi,
             interrupt: exits.interrupt,
             timer: exits.timer,
             pause: exits.pause,
-        },
-        yields: GuestYields { tried: stats.yields_tried, done: stats.yields_done },
+        }),
+        yields: Some(GuestYields { tried: stats.yields_tried, done: stats.yields_done }),
         vcpus: vcpus.collect(),
         threads: threads.collect(),
     }

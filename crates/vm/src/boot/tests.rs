@@ -70,7 +70,7 @@ esac; done
     let mut spec = VmSpec::new(&machine, Path::new("/kernel"));
     spec.deadline = deadline;
     let shape = Shape::of(&machine).unwrap();
-    let initramfs = b"archive".to_vec();
+    let initramfs = Initramfs::new(b"archive").unwrap();
     let guest = PreparedGuest { spec: &spec, program, shape, initramfs, memory_mib: 64 };
     match guest.run(engine) {
         Ok(_) => panic!("a script returned a result"),

@@ -15,6 +15,7 @@ use nix::libc;
 use nix::mount::{MsFlags, mount};
 use nix::sys::resource::{Resource, setrlimit};
 
+use crate::nested;
 use crate::qemu::PORT;
 
 /// Mounts in order: file system type, mount point, and whether the guest can do without it.
@@ -53,6 +54,7 @@ pub(super) fn prepare() -> Result<(), String> {
         .map_err(|why| format!("the log's level: {why}"))?;
     setrlimit(Resource::RLIMIT_NOFILE, FILES_MAX, FILES_MAX)
         .map_err(|why| format!("limits: {why}"))?;
+    nested::load_modules();
     if let Err(why) = loopback_up() {
         eprintln!("scxlab: no loopback device: {why}");
     }

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use super::SetupError;
+use crate::nested;
 
 const SUITE: &str = "trixie-backports";
 /// Metapackage that depends on the newest kernel.
@@ -29,12 +30,17 @@ const TOOLS: [&str; 3] = ["apt-get", "apt-cache", "dpkg-deb"];
 /// Number of lines of a tool's output that are shown, from its end.
 const SAID_LINES: usize = 6;
 
-/// Fetches a kernel into `dir` and returns the paths of its image and, if found, of its
-/// configuration.
-pub(super) fn fetch(
-    dir: &Path,
-    say: &mut dyn FnMut(&str),
-) -> Result<(PathBuf, Option<PathBuf>), SetupError> {
+/// The files of a fetched kernel.
+pub(super) struct Fetched {
+    pub image: PathBuf,
+    /// Configuration, if found.
+    pub config: Option<PathBuf>,
+    /// Modules for KVM, if found.
+    pub modules: Vec<PathBuf>,
+}
+
+/// Fetches a kernel into `dir`.
+pub(super) fn fetch(dir: &Path, say: &mut dyn FnMut(&str)) -> Result<Fetched, SetupError> {
     if !cfg!(target_arch = "x86_64") {
         return Err(SetupError::Architecture { arch: std::env::consts::ARCH });
     }
@@ -60,17 +66,20 @@ pub(super) fn fetch(
     };
     say(&format!("downloading {}", packages.image));
     apt.run("apt-get", &["-q", "download", &packages.image])?;
-    if let Some(config) = &packages.config {
-        apt.run("apt-get", &["-q", "download", config])?;
+    let others = || packages.config.iter().chain(&packages.modules);
+    for package in others() {
+        apt.run("apt-get", &["-q", "download", package])?;
     }
     say("unpacking");
     let image = apt.image(&packages.image)?;
-    let unpacked = match &packages.config {
-        Some(config) => apt.unpack(config)?,
-        None => dir.join("unpacked"),
-    };
+    for package in others() {
+        apt.unpack(package)?;
+    }
+    let unpacked = dir.join("unpacked");
     let is_config = |name: &str| name == "config" || name.starts_with("config-");
-    Ok((image, find_file(&unpacked, &is_config)))
+    let config = find_file(&unpacked, &is_config);
+    let module = |name: String| find_file(&unpacked, &|found| found == name);
+    Ok(Fetched { image, config, modules: nested::module_names().filter_map(module).collect() })
 }
 
 /// Packages to download, in apt's notation: a name, followed by `=` and a version if it is pinned.
@@ -78,6 +87,8 @@ struct Packages {
     image: String,
     /// Package of the kernel's configuration; None if the image's package contains it.
     config: Option<String>,
+    /// Package of the kernel's modules; None if the image's package contains them.
+    modules: Option<String>,
 }
 
 /// A package that is accepted only in this version and with this checksum.
@@ -130,7 +141,10 @@ impl<'a> Apt<'a> {
     fn pinned(&self) -> Result<Option<Packages>, SetupError> {
         let image = pin(PINS, "linux-binary-").map(|pin| self.offered(&pin)).transpose()?.flatten();
         let config = pin(PINS, "linux-base-").map(|pin| self.offered(&pin)).transpose()?.flatten();
-        Ok(image.zip(config).map(|(image, config)| Packages { image, config: Some(config) }))
+        let modules = pin(PINS, "linux-modules-").map(|pin| self.offered(&pin)).transpose()?;
+        let packages =
+            |(image, config)| Packages { image, config: Some(config), modules: modules.flatten() };
+        Ok(image.zip(config).map(packages))
     }
 
     /// Returns the package to download for a pin, if the suite has that version. The index that
@@ -148,9 +162,12 @@ impl<'a> Apt<'a> {
 
     fn newest(&self) -> Result<Packages, SetupError> {
         let release = self.release()?;
-        let base = format!("linux-base-{release}");
-        let config = self.has(&base).then_some(base);
-        Ok(Packages { image: self.package(&release), config })
+        let existing = |name: String| self.has(&name).then_some(name);
+        Ok(Packages {
+            image: self.package(&release),
+            config: existing(format!("linux-base-{release}")),
+            modules: existing(format!("linux-modules-{release}")),
+        })
     }
 
     /// Returns the release of the newest kernel.
@@ -321,7 +338,7 @@ mod tests {
 
     #[test]
     fn the_kernel_is_pinned() {
-        for prefix in ["linux-binary-", "linux-base-"] {
+        for prefix in ["linux-binary-", "linux-base-", "linux-modules-"] {
             let pin = pin(PINS, prefix).expect("pinned");
             assert!(
                 pin.package.contains(pin.version.split('-').next().expect("a version")),

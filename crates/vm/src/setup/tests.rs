@@ -16,7 +16,7 @@ fn adopt_release(cache: &Path, release: &str) -> Result<KernelImage, SetupError>
     let file = cache.join("given");
     fs::create_dir_all(cache).unwrap();
     fs::write(&file, image(release)).unwrap();
-    adopt(cache, &file, None)
+    adopt(cache, &file, None, &[])
 }
 
 #[test]
@@ -32,6 +32,20 @@ fn what_was_adopted_is_found() {
     assert!(adopt_release(&cache, "7.3.5-test").is_ok(), "again");
     let left: Vec<_> = fs::read_dir(cache.join("kernel")).unwrap().flatten().collect();
     assert_eq!(left.len(), 3, "two kernels and which is current: {left:?}");
+}
+
+#[test]
+fn modules_lie_beside_the_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, module) = (dir.path().join("given"), dir.path().join("kvm.ko.xz"));
+    fs::write(&file, image("7.3.4")).unwrap();
+    fs::write(&module, b"module").unwrap();
+    let kernel = adopt(dir.path(), &file, None, &[module]).unwrap();
+    let files = crate::nested_files(&kernel.image);
+    // Without QEMU there is nothing to run the guests.
+    let Ok(files) = files else { return };
+    let found = files.iter().find(|file| file.path == "/scxlab/modules/kvm.ko.xz");
+    assert_eq!(found.map(|file| file.data.as_slice()), Some(&b"module"[..]));
 }
 
 #[test]
@@ -72,9 +86,9 @@ fn no_kernel_is_refused() {
     let file = dir.path().join("text");
     fs::write(&file, "text").unwrap();
     assert!(matches!(
-        adopt(dir.path(), &file, None),
+        adopt(dir.path(), &file, None, &[]),
         Err(SetupError::Image(VmError::Kernel { .. }))
     ));
-    let refused = adopt(dir.path(), &dir.path().join("none"), None);
+    let refused = adopt(dir.path(), &dir.path().join("none"), None, &[]);
     assert!(matches!(refused, Err(SetupError::Image(VmError::NoKernel { .. }))));
 }

@@ -4,6 +4,7 @@
 //! Owns: reading the threads' records after the threads have ended; the text for what a thread
 //! waits for.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use scxlab_machine::id::Nanos;
@@ -71,20 +72,17 @@ pub fn report(
 
 fn task(tables: &Tables, slot: &Slot) -> NativeTask {
     let forked = slot.who.forked.load(Relaxed) == 1;
-    let (after, before) = (&slot.after, &slot.before);
-    let since = |f: fn(&Counts) -> &std::sync::atomic::AtomicU64| {
-        f(after).load(Relaxed).saturating_sub(f(before).load(Relaxed))
-    };
-    // The shared memory holds `wait` and `migrations` plus one; 0 means unknown. The kernel's
-    // counts for a forked thread begin at zero with the thread, so nothing is subtracted from them.
-    let known = |f: fn(&Counts) -> &std::sync::atomic::AtomicU64| {
-        let first = if forked { Some(0) } else { f(before).load(Relaxed).checked_sub(1) };
-        Some(f(after).load(Relaxed).checked_sub(1)?.saturating_sub(first?))
-    };
+    // The kernel's counts for a forked thread begin at zero with the thread, so nothing is
+    // subtracted from them.
+    let zero = Counts::default();
+    zero.wait.store(1, Relaxed);
+    zero.migrations.store(1, Relaxed);
+    let counts = counts_since(if forked { &zero } else { &slot.before }, &slot.after);
     let cgroups = &tables.compiled.cgroups;
     let cgroup = slot.cgroup.load(Relaxed).checked_sub(1).and_then(|i| cgroups.get(i as usize));
     NativeTask {
         name: slot.who.name(tables),
+        comm: None,
         tid: slot.tid.load(Relaxed),
         tgid: slot.tgid.load(Relaxed),
         nice: slot.nice.load(Relaxed) as i8,
@@ -99,13 +97,41 @@ fn task(tables: &Tables, slot: &Slot) -> NativeTask {
         },
         began_ns: slot.began.load(Relaxed),
         ended_ns: slot.ended.load(Relaxed),
-        run_ns: since(|c| &c.run),
-        wait_ns: known(|c| &c.wait),
-        switches_voluntary: since(|c| &c.voluntary),
-        switches_involuntary: since(|c| &c.involuntary),
-        migrations: known(|c| &c.migrations),
+        run_ns: counts.run,
+        wait_ns: counts.wait,
+        switches_voluntary: counts.voluntary,
+        switches_involuntary: counts.involuntary,
+        migrations: counts.migrations,
         work_units: slot.units.load(Relaxed),
         phases: phases(slot),
+    }
+}
+
+/// The kernel's counts for a thread over a time. None: the kernel does not report the count.
+pub struct CountsSince {
+    pub run: Nanos,
+    pub wait: Option<Nanos>,
+    pub voluntary: u64,
+    pub involuntary: u64,
+    pub migrations: Option<u64>,
+}
+
+/// Returns how much the counts of a thread have grown.
+pub fn counts_since(before: &Counts, after: &Counts) -> CountsSince {
+    let since = |f: fn(&Counts) -> &AtomicU64| {
+        f(after).load(Relaxed).saturating_sub(f(before).load(Relaxed))
+    };
+    // `wait` and `migrations` are stored plus one; 0 means unknown.
+    let known = |f: fn(&Counts) -> &AtomicU64| {
+        let first = f(before).load(Relaxed).checked_sub(1)?;
+        Some(f(after).load(Relaxed).checked_sub(1)?.saturating_sub(first))
+    };
+    CountsSince {
+        run: since(|c| &c.run),
+        wait: known(|c| &c.wait),
+        voluntary: since(|c| &c.voluntary),
+        involuntary: since(|c| &c.involuntary),
+        migrations: known(|c| &c.migrations),
     }
 }
 

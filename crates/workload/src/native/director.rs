@@ -3,8 +3,8 @@
 //! collects their results.
 //!
 //! Owns: the run from the plan (descriptor 0) to the report (descriptor 1). The director has one
-//! thread, so it may call `clone` freely. It is the parent of every process of the workload, and
-//! they end when it does.
+//! thread, so it may call `clone` freely. It is the parent of every process of the workload, those
+//! of guests included, and they end when it does.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -14,6 +14,8 @@ use super::burn;
 use super::cgroup::Tree;
 use super::collect;
 use super::error::SetupError;
+use super::gate::{self, GateMessage};
+use super::guests::Guests;
 use super::plan::{NO_PROCESS, Plan, Tables};
 use super::region;
 use super::report::{Calibration, NativeReport, NativeStop};
@@ -40,6 +42,14 @@ const SETUP_THREAD_NS: Nanos = 20_000_000;
 /// Signals that end a run from outside.
 const ENDS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
+/// Signals that do not end a run: a process has ended, or the gate has a message.
+const NEWS: [i32; 2] = [libc::SIGCHLD, libc::SIGIO];
+
+/// Returns all signals that the director waits for.
+fn signals() -> Vec<i32> {
+    ENDS.into_iter().chain(NEWS).collect()
+}
+
 /// Runs the plan read from descriptor 0 and writes the report to descriptor 1.
 pub fn main() -> i32 {
     let Some(plan) = wire::read_plan() else {
@@ -53,8 +63,7 @@ pub fn main() -> i32 {
     if unsafe { libc::getppid() } != plan.parent {
         return 3;
     }
-    let signals: Vec<i32> = ENDS.into_iter().chain([libc::SIGCHLD]).collect();
-    sys::set_blocked(&signals);
+    sys::set_blocked(&signals());
     let report = run(plan);
     if wire::write_report(&report) { 0 } else { 4 }
 }
@@ -83,7 +92,8 @@ fn run(plan: Plan) -> Result<NativeReport, SetupError> {
     let tree = prepare(&tables, &shared, calibration)?;
     let common = regions_of_all(&tables, &shared)?;
     let env: &'static Env = Box::leak(Box::new(Env { tables, shared }));
-    let mut director = Director { env, procs: -1, over: false, notes: Vec::new() };
+    let guests = Guests::default();
+    let mut director = Director { env, procs: -1, over: false, guests, notes: Vec::new() };
     director.procs = env.shared.head().base_fd.load(Relaxed);
     let got = director.conduct();
     let mut notes = std::mem::take(&mut director.notes);
@@ -93,6 +103,13 @@ fn run(plan: Plan) -> Result<NativeReport, SetupError> {
     let (stop, ended) = got?;
     notes.extend(region::note(&env.tables));
     let mut report = collect::report(env, calibration, stop, ended, notes);
+    report.tasks.extend(director.guests.tasks(&env.tables, report.started_ns));
+    let (regions, unknown) = director.guests.regions();
+    if unknown > 0 {
+        report.notes.push(format!("the pages of the memory of {unknown} guests are unknown"));
+    }
+    report.regions.extend(regions);
+    report.uncounted += unknown;
     for (object, at) in common {
         let name = &env.tables.compiled.objects.names(ObjectKind::Region)[object];
         match region::count_shared(&env.tables.regions[object], at) {
@@ -175,8 +192,9 @@ struct Director {
     env: &'static Env,
     /// Descriptor of `cgroup.procs` of the program's root; -1 without cgroups.
     procs: i32,
-    /// Whether every process has been collected.
+    /// Whether every process of the program's threads has been collected.
     over: bool,
+    guests: Guests,
     notes: Vec<String>,
 }
 
@@ -188,9 +206,11 @@ impl Director {
             return Err(system("a second run in one process", libc::EBUSY, ""));
         }
         spawn::fill_start(self.env);
-        let made = self.make_processes().and_then(|()| self.wait_ready());
+        let made = self.start_guests().and_then(|()| self.make_processes());
+        let made = made.and_then(|()| self.wait_ready()).and_then(|()| self.wait_begin());
         if let Err(error) = made {
             self.end();
+            self.guests.kill();
             return Err(error);
         }
         self.release();
@@ -200,11 +220,69 @@ impl Director {
         if stop == NativeStop::AllExited {
             let slots = self.env.shared.slots.iter();
             let last = slots.map(|s| s.ended.load(Relaxed)).max().unwrap_or(0);
-            return Ok((stop, started.saturating_add(last)));
+            let last = started.saturating_add(last);
+            return Ok((stop, self.guests.last_end().map_or(last, |end| end.max(last))));
         }
         let ended = sys::now();
         self.end();
+        if stop == NativeStop::Duration {
+            self.wait_guests();
+        }
+        self.guests.kill();
         Ok((stop, ended))
+    }
+
+    fn start_guests(&mut self) -> Result<(), SetupError> {
+        if let Some(fd) = self.env.tables.plan.gate_fd {
+            gate::listen(fd).map_err(|errno| system("the gate", errno, ""))?;
+        }
+        self.guests = Guests::start(&self.env.tables)?;
+        Ok(())
+    }
+
+    /// Waits until the caller opens the gate, and puts the threads of guests into their places.
+    fn wait_begin(&mut self) -> Result<(), SetupError> {
+        let Some(gate) = self.env.tables.plan.gate_fd else { return Ok(()) };
+        gate::tell_prepared(gate);
+        loop {
+            match gate::receive(gate) {
+                GateMessage::Begin => break,
+                GateMessage::Closed => return Err(SetupError::GivenUp),
+                GateMessage::Nothing | GateMessage::Ended(_) => {}
+            }
+            if let Some(how) = self.reap().into_iter().next() {
+                return Err(SetupError::Died { how });
+            }
+            if let Some(signal) = wait_signal(LOOK_NS).filter(|s| !NEWS.contains(s)) {
+                return Err(SetupError::Interrupted(signal));
+            }
+        }
+        self.guests.place(&self.env.tables, &self.env.shared, self.procs)
+    }
+
+    /// Takes the caller's messages about guests that have ended. Returns false if the caller has
+    /// closed the gate.
+    fn hear(&mut self) -> bool {
+        let Some(gate) = self.env.tables.plan.gate_fd else { return false };
+        loop {
+            match gate::receive(gate) {
+                GateMessage::Ended(guest) => self.guests.end(guest),
+                GateMessage::Begin => {}
+                GateMessage::Nothing => return true,
+                GateMessage::Closed => return false,
+            }
+        }
+    }
+
+    /// Waits after the duration until the caller has the results of all guests, or gives up.
+    fn wait_guests(&mut self) {
+        while !self.guests.are_over() && self.hear() {
+            let died = self.guests.reap();
+            self.notes.extend(died);
+            if wait_signal(LOOK_NS).is_some_and(|s| !NEWS.contains(&s)) {
+                return;
+            }
+        }
     }
 
     /// Makes one process for each process name, and one for each thread without a process name. The
@@ -284,7 +362,7 @@ impl Director {
             if let Some(how) = self.reap().into_iter().next() {
                 return Err(SetupError::Died { how });
             }
-            if let Some(signal) = wait_signal(0).filter(|s| *s != libc::SIGCHLD) {
+            if let Some(signal) = wait_signal(0).filter(|s| !NEWS.contains(s)) {
                 return Err(SetupError::Interrupted(signal));
             }
             if sys::now() > deadline {
@@ -338,6 +416,7 @@ impl Director {
             let duration = self.env.tables.plan.duration;
             super::start::tell(fd, now, duration.map_or(u64::MAX, |d| now.saturating_add(d)));
         }
+        self.guests.release(&self.env.tables);
         head.go.store(1, Release);
         sys::futex_wake(&head.go, i32::MAX);
     }
@@ -359,13 +438,17 @@ impl Director {
                 true => wait_signal_of(&ENDS, length.min(COLLECT_NS)),
                 false => wait_signal(length),
             };
-            if let Some(signal) = got.filter(|s| *s != libc::SIGCHLD) {
+            if let Some(signal) = got.filter(|s| !NEWS.contains(s)) {
                 return NativeStop::Interrupted(signal);
             }
             let died = self.reap();
             self.notes.extend(died);
-            if self.over {
+            let is_open = self.hear();
+            if self.over && self.guests.are_over() {
                 return NativeStop::AllExited;
+            }
+            if !is_open && !self.guests.are_over() {
+                return NativeStop::Interrupted(0);
             }
             if deadline.is_none() && sys::now() >= looked.saturating_add(LOOK_NS) {
                 looked = sys::now();
@@ -402,11 +485,12 @@ impl Director {
     /// Collects processes that have ended. Returns a message for each that ended by a signal or an
     /// error.
     fn reap(&mut self) -> Vec<String> {
-        let mut died = Vec::new();
+        let mut died = self.guests.reap();
         loop {
             let mut status = 0;
+            // Only the processes of threads are in the director's process group.
             // SAFETY: `status` is valid to write to.
-            let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
+            let pid = unsafe { libc::waitpid(0, &mut status, libc::WNOHANG) };
             match pid {
                 0 => return died,
                 pid if pid < 0 => {
@@ -497,8 +581,7 @@ impl Director {
 
 /// Returns the next signal for the director, or None if no signal arrives within `length`.
 fn wait_signal(length: Nanos) -> Option<i32> {
-    let which: Vec<i32> = ENDS.into_iter().chain([libc::SIGCHLD]).collect();
-    wait_signal_of(&which, length)
+    wait_signal_of(&signals(), length)
 }
 
 fn wait_signal_of(which: &[i32], length: Nanos) -> Option<i32> {

@@ -41,6 +41,10 @@ pub enum SetupError {
     Hotplug { thread: String },
     #[error("the program touches {wanted} bytes of memory, but only {available} are available")]
     Memory { wanted: u64, available: u64 },
+    #[error("guest \"{guest}\": {problem}")]
+    Guest { guest: String, problem: String },
+    #[error("the caller gave the run up before the start")]
+    GivenUp,
     #[error("interrupted by signal {0} before the start")]
     Interrupted(i32),
     #[error("only {ready} of {total} threads were ready after {seconds} s")]

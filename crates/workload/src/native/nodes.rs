@@ -10,12 +10,15 @@ use super::error::{NativeError, SetupError};
 use super::region::MAX_NODES;
 use super::sys;
 use crate::compile::{self, NodeInfo};
-use crate::program::Program;
+use crate::program::{Program, RegionPolicy};
 
-/// Refuses a program whose regions or cpusets name nodes that this kernel lacks, or need more
-/// memory than its nodes have.
+/// Refuses a program whose regions, guests' memory or cpusets name nodes that this kernel lacks, or
+/// need more memory than its nodes have.
 pub fn check(program: &Program) -> Result<(), NativeError> {
-    if program.regions.is_empty() && program.cgroups.iter().all(|def| def.mems.is_none()) {
+    let mut memories = program.guests.iter().filter_map(|guest| guest.memory.as_ref());
+    let no_guest = memories.all(|memory| memory.policy == RegionPolicy::FirstTouch);
+    let no_cpuset = program.cgroups.iter().all(|def| def.mems.is_none());
+    if program.regions.is_empty() && no_guest && no_cpuset {
         return Ok(());
     }
     let nodes = of_sysfs(Path::new("/sys/devices/system/node"));

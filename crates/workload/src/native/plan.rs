@@ -12,6 +12,7 @@ use std::ffi::CString;
 use scxlab_machine::id::Nanos;
 use serde::{Deserialize, Serialize};
 
+use super::guests::GuestProcess;
 use super::region::{self, RegionTable};
 use super::report::Calibration;
 use super::sys::{self, Mask};
@@ -54,6 +55,10 @@ pub struct Plan {
     pub grace: Nanos,
     /// Descriptor of the `StartSignal`.
     pub start_fd: Option<i32>,
+    /// Descriptor of the `GateEnd`.
+    pub gate_fd: Option<i32>,
+    /// Processes of the program's guests, in the order of `Program::guest_instances`.
+    pub guests: Vec<GuestProcess>,
 }
 
 /// Location of the program's cgroups.
@@ -444,6 +449,9 @@ fn known_cpus(program: &Program, compiled: &Compiled, cpus: &[u32]) -> Result<()
     };
     for thread in &program.threads {
         thread.cpus.iter().try_for_each(|list| check(&thread.name, list))?;
+    }
+    for guest in &program.guests {
+        guest.cpus.iter().try_for_each(|list| check(&guest.name, list))?;
     }
     compiled.tables.affinities.iter().try_for_each(|list| check(&program.name, list))
 }

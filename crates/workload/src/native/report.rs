@@ -18,7 +18,8 @@ pub struct NativeReport {
     pub calibration: Calibration,
     /// Name of one unit of finished work, in the singular.
     pub unit: String,
-    /// All threads in the order in which they were made, except those summed in `unlisted`.
+    /// All threads in the order in which they were made, except those summed in `unlisted`. The
+    /// threads of guests' processes follow, by guest, those of its virtual CPUs first.
     pub tasks: Vec<NativeTask>,
     /// Names of the templates, indexed by `NativeTask::template`.
     pub templates: Vec<String>,
@@ -74,7 +75,7 @@ pub enum NativeStop {
     /// Every remaining thread waits for another one. Holds a description of each wait.
     Deadlock(Vec<String>),
     /// A signal made the director end the run: SIGINT, SIGTERM, SIGHUP or SIGQUIT. The director
-    /// also gets SIGTERM when its parent ends.
+    /// also gets SIGTERM when its parent ends. 0: the caller gave up, because a guest failed.
     Interrupted(i32),
 }
 
@@ -99,12 +100,17 @@ impl Calibration {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NativeTask {
     pub name: String,
+    /// Name by which the kernel knows the thread, if it is not the start of `name`: the threads of
+    /// guests' processes have names of their own.
+    #[serde(default)]
+    pub comm: Option<String>,
     pub tid: i32,
     pub tgid: i32,
     /// Nice value at the end.
     pub nice: i8,
     /// Path within the program's cgroups at the end.
     pub cgroup: String,
+    /// Index into `NativeReport::templates`; `u32::MAX` for a thread of a guest's process.
     pub template: u32,
     pub instance: u32,
     pub forked: bool,

@@ -157,6 +157,7 @@ pub struct Totals {
 }
 
 /// The kernel's counts for a thread. `wait` and `migrations` are stored plus one; 0 means unknown.
+#[derive(Default)]
 #[repr(C)]
 pub struct Counts {
     pub run: AtomicU64,

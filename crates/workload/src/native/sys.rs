@@ -160,8 +160,13 @@ pub fn sched_getattr() -> Result<SchedAttr, Errno> {
 
 /// Sets the nice value of the calling thread.
 pub fn set_nice(nice: i8) -> Result<(), Errno> {
-    // SAFETY: no pointers. 0 is the calling thread: on Linux, nice is a property of a thread.
-    let got = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, i32::from(nice)) };
+    set_nice_of(0, nice)
+}
+
+/// Sets the nice value of a thread; 0 is the calling thread.
+pub fn set_nice_of(tid: i32, nice: i8) -> Result<(), Errno> {
+    // SAFETY: no pointers. On Linux, nice is a property of a thread.
+    let got = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as libc::id_t, nice.into()) };
     checked(got.into()).map(drop)
 }
 
@@ -187,9 +192,15 @@ pub fn mask_of(cpus: impl Iterator<Item = u32>) -> Box<Mask> {
 
 /// Sets the affinity of the calling thread.
 pub fn set_affinity(mask: &Mask) -> Result<(), Errno> {
+    set_affinity_of(0, mask)
+}
+
+/// Sets the affinity of a thread; 0 is the calling thread.
+pub fn set_affinity_of(tid: i32, mask: &Mask) -> Result<(), Errno> {
     let size = size_of::<Mask>();
     // SAFETY: `mask` has `size` bytes.
-    checked(unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size, mask.as_ptr()) }).map(drop)
+    let got = unsafe { libc::syscall(libc::SYS_sched_setaffinity, tid, size, mask.as_ptr()) };
+    checked(got).map(drop)
 }
 
 /// Returns the CPUs that the calling thread may use. Allocates.
@@ -351,6 +362,20 @@ pub fn read(fd: i32, into: &mut [MaybeUninit<u8>]) -> Result<usize, Errno> {
     // SAFETY: `into` is writable for its length.
     let got = unsafe { libc::read(fd, into.as_mut_ptr().cast(), into.len()) };
     checked(got as libc::c_long).map(|n| n as usize)
+}
+
+/// Makes the next `execve` close all descriptors above 2 but these.
+pub fn inherit_only(fds: &[i32]) -> Result<(), Errno> {
+    // SAFETY: takes numbers.
+    let got = unsafe {
+        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    };
+    checked(got)?;
+    for fd in fds {
+        // SAFETY: takes numbers.
+        checked(unsafe { libc::fcntl(*fd, libc::F_SETFD, 0) }.into())?;
+    }
+    Ok(())
 }
 
 /// The signal that interrupts a thread's sleep, so that the thread notices the end of the run.

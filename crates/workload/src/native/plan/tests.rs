@@ -25,6 +25,8 @@ fn plan(program: &Program) -> Plan {
         io_kib: 0,
         grace: 0,
         start_fd: None,
+        gate_fd: None,
+        guests: Vec::new(),
     }
 }
 
