@@ -330,15 +330,16 @@ fn a_broken_mechanism_scores_worse() {
     assert!(score(&broken) + 0.1 < score(&whole), "{} {}", score(&broken), score(&whole));
 }
 
-/// The global queue collapses under many tasks, because CPUs wait for its lock. Each pick looks at
-/// all tasks under that lock: without the scan more than a third of the effect is gone.
+/// The global queue collapses under many tasks, because CPUs wait for its lock: without the price
+/// of locks more than half of the effect is gone. Each pick looks at all tasks under that lock:
+/// without the scan a fifth is gone.
 #[test]
 fn the_global_queue_collapses_by_its_lock_and_scan() {
     let cell = "{ table = 'chat', rooms = 30, cpus = 8, column = 'o1' }";
     let (whole, unlocked) = changes("o1-2002", "lock", cell);
     let (_, unscanned) = changes("o1-2002", "scan", cell);
     let seen = format!("{whole} {unlocked} {unscanned}");
-    assert!(whole > 100.0 && unlocked < whole / 3.0 && unscanned < whole * 2.0 / 3.0, "{seen}");
+    assert!(whole > 100.0 && unlocked < whole / 2.0 && unscanned < whole * 4.0 / 5.0, "{seen}");
 }
 
 /// Two tasks that pass a token lose under O(1), because each runs on a CPU of its own.
