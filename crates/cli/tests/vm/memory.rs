@@ -163,7 +163,7 @@ fn four_processes() -> String {
 /// Each process has its pages on one node within half a minute, in the simulator and on a real
 /// kernel, by about as many migrated pages. Few tasks change nodes, so the pages move. The kernel
 /// may move one process to its pages instead, as it did in one run of twelve, and the pages of one
-/// process may still be on their way at the end.
+/// process may still be on their way at the end, as they were in another.
 #[test]
 fn four_processes_come_to_their_memory() {
     let Some(bench) = Bench::new() else { return };
@@ -181,16 +181,16 @@ fn four_processes_come_to_their_memory() {
         assert_eq!(total, 4 * 8192);
         let count = |name: &str| metric(run, name);
         let crossed = count("migrations_node") / count("migrations");
-        let together: u64 = (0..4).map(together).sum();
-        (together, moved, count("numa_pages_migrated"), crossed)
+        let apart = (0..4).filter(|&i| together(i) < 8192 * 9 / 10).count();
+        (apart, moved, count("numa_pages_migrated"), crossed)
     };
     let (simulated, real) = (seen(&simulated.runs()[0]), seen(&real.runs()[0]));
     println!(
-        "pages together, processes whose pages moved, pages migrated, part of migrations between \
+        "processes apart, processes whose pages moved, pages migrated, part of migrations between \
          nodes: sim {simulated:?}, vm {real:?}"
     );
-    for (together, moved, migrated, crossed) in [simulated, real] {
-        assert!(together >= 4 * 8192 * 9 / 10, "{simulated:?} {real:?}");
+    assert!(simulated.0 == 0 && real.0 <= 1, "{simulated:?} {real:?}");
+    for (_, moved, migrated, crossed) in [simulated, real] {
         assert!(moved >= 3 && migrated >= 3.0 * 8192.0 * 0.9, "{simulated:?} {real:?}");
         assert!(crossed < 0.2, "{simulated:?} {real:?}");
     }
