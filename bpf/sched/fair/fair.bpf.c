@@ -304,6 +304,36 @@ void BPF_STRUCT_OPS(fair_tick, struct task_struct *p)
 	scx_bpf_task_set_slice(p, over || out || due ? 0 : SLICE_NS);
 }
 
+/*
+ * Makes a waiting task the next buddy of its queue, and the queue that of its parent. If it waits on
+ * another CPU than `own`, that CPU picks again.
+ */
+static bool favour(fair_task_t *t, s32 own)
+{
+	s32 cpu = t->cpu;
+	struct fair_lock *l = lock_of(cpu);
+	fair_entity_t *se;
+	fair_rq_t *q;
+	bool waits;
+
+	if (!l)
+		return false;
+	bpf_spin_lock(&l->lock);
+	waits = t->cpu == cpu && t->se.on_rq;
+	se = &t->se;
+	q = waits ? se->q : NULL;
+	while (q && can_loop) {
+		q->buddy_next = se;
+		se = &q->se;
+		q = q->depth ? se->q : NULL;
+	}
+	bpf_spin_unlock(&l->lock);
+	if (waits && cpu != own)
+		kick(cpu, SCX_KICK_PREEMPT);
+	return waits;
+}
+
+/* A yield to a task favours it where it waits, as yield_to_task_fair() of Linux 3.2 does. */
 bool BPF_STRUCT_OPS(fair_yield, struct task_struct *from, struct task_struct *to)
 {
 	fair_task_t *t = task_of(from), *other = to ? task_of(to) : NULL;
@@ -314,6 +344,8 @@ bool BPF_STRUCT_OPS(fair_yield, struct task_struct *from, struct task_struct *to
 	count(yields);
 	if (!t || !t->se.on_rq || !(l = lock_of(t->cpu)))
 		return false;
+	if (to && (!other || !favour(other, t->cpu)))
+		return false;
 	bpf_spin_lock(&l->lock);
 	se = &t->se;
 	q = se->q;
@@ -322,18 +354,9 @@ bool BPF_STRUCT_OPS(fair_yield, struct task_struct *from, struct task_struct *to
 		se = &q->se;
 		q = q->depth ? se->q : NULL;
 	}
-	if (other && other->se.on_rq && other->cpu == t->cpu) {
-		se = &other->se;
-		q = se->q;
-		while (q && can_loop) {
-			q->buddy_next = se;
-			se = &q->se;
-			q = q->depth ? se->q : NULL;
-		}
-	}
 	bpf_spin_unlock(&l->lock);
 	scx_bpf_task_set_slice(from, 0);
-	return other != NULL;
+	return to != NULL;
 }
 
 /* ---- tasks come and go ---- */

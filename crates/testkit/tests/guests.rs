@@ -291,6 +291,27 @@ fn locks_that_pass_over_preempted_waiters_help() {
     assert!(paravirtual > queued, "{paravirtual}, {queued}");
 }
 
+/// The locks of a guest's sockets cost a guest that has the CPUs for itself hardly anything. Two
+/// guests that share CPUs wait for preempted holders, less so where the host sees them spin.
+#[test]
+fn sockets_locks_stop_guests_that_share_cpus() {
+    let spins = |machine: &str, vms: u32, hold: &str| {
+        let load = "hackbench,groups=4,loops=100000,ipc=socket,vcpus=8";
+        let k = run_on(machine, &format!("{load},hold={hold},vms={vms},{OLD}"), 200);
+        let times = report(&k, 0).vcpus.into_iter().map(|v| v.times);
+        let (spin, user) = times.fold((0, 0), |sum, t| (sum.0 + t.spin, sum.1 + t.user));
+        (1000 * spin / (spin + user), work(&k))
+    };
+    for machine in ["x3850x5", "x3650m2"] {
+        assert_eq!(spins(machine, 2, "0us").0, 0, "{machine}");
+        let alone = spins(machine, 1, "100ns");
+        assert!(alone.0 < 100, "{machine}: {alone:?}");
+    }
+    let (seen, unseen) = (spins("x3850x5", 2, "100ns"), spins("x3650m2", 2, "100ns"));
+    assert!(unseen.0 > 300 && unseen.0 > seen.0 && seen.0 > 20, "{seen:?}, {unseen:?}");
+    assert!(unseen.1 < seen.1, "{seen:?}, {unseen:?}");
+}
+
 /// A flush waits for preempted vCPUs, unless it is paravirtual.
 #[test]
 fn flushes_wait_for_preempted_virtual_cpus() {

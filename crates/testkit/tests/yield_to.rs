@@ -11,7 +11,16 @@ use scxlab_testkit::sim::{attach_shipped, kernel};
 const MS: u64 = 1_000_000;
 
 fn hogs(machine: &str) -> Kernel {
-    let mut k = kernel(machine, "hogs,tasks=4", 1);
+    begun(kernel(machine, "hogs,tasks=4", 1))
+}
+
+fn hogs_under_fair(machine: &str, seed: u64) -> Kernel {
+    let mut k = kernel(machine, "hogs,tasks=6", seed);
+    attach_shipped(&mut k, "fair", &[]);
+    begun(k)
+}
+
+fn begun(mut k: Kernel) -> Kernel {
     k.start();
     k.advance(50 * MS);
     k
@@ -60,6 +69,30 @@ fn a_target_on_another_cpu_preempts_there() {
         checks::after(&k);
     }
     assert!(ran >= 10, "{ran} of 30");
+}
+
+/// Scheduler `fair` favours the target where it waits, be it on the caller's CPU or another one.
+#[test]
+fn fair_favours_the_target_on_every_cpu() {
+    for (machine, seed) in [("1n1c1t", 1), ("1n2c1t", 2), ("2n1c1t", 3), ("1n3c1t", 4)] {
+        let mut k = hogs_under_fair(machine, seed);
+        let (mut ran, mut tried) = (0, 0);
+        for round in 0..30 {
+            let waiting = waiting(&k);
+            let target = waiting[round % waiting.len()];
+            let queue = k.tasks[target].cpu;
+            let caller = CpuId((queue.0 + round as u32) % k.cpus.len() as u32);
+            if k.user_on(caller, |k| k.yield_to(target)) {
+                tried += 1;
+                k.advance(k.now + MS / 10);
+                ran += u32::from(k.cpus[queue].curr == target);
+            }
+            k.advance(k.now + 3 * MS);
+            checks::after(&k);
+        }
+        // A target that has had more than its share may have to wait.
+        assert!(tried >= 25 && ran * 2 >= tried, "{machine}: {ran} of {tried}");
+    }
 }
 
 #[test]

@@ -3,10 +3,11 @@
 //!
 //! Models: per group `fds` senders and `fds` receivers, one socket (or pipe) into each receiver,
 //! messages of `size` bytes, `loops` rounds. All tasks start together after a barrier. Reads block,
-//! and writes block on a full buffer.
+//! and writes block on a full buffer. In a guest, each call may take a spin lock of its socket, as
+//! the guest's kernel does for the socket's state and queue; all senders of a group meet at it.
 //! Leaves out: the parent's forks and waits (all tasks exist at the start), and the copying itself,
-//! whose cost is the machine's `pipe_rw`/`sock_rw` per call and per KiB. The measured time is the
-//! length of the run.
+//! whose cost is the machine's `pipe_rw`/`sock_rw` per call and per KiB; the sockets' locks outside
+//! guests (`Params::under_lock`). The measured time is the length of the run.
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;
@@ -24,6 +25,11 @@ pub(super) const GENERATOR: Generator = Generator {
         param("ipc", "socket", "socket or pipe"),
         param("mode", "process", "process, or thread: all in one address space"),
         param("work", "0us", "work of sender and receiver per message"),
+        param(
+            "hold",
+            "0us",
+            "work under the lock of a socket (in guests), in each call; 0us: no lock",
+        ),
         param("duration", "none", "length of the run; none: until all messages have arrived"),
     ],
     build,
@@ -45,9 +51,12 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     // sender with instance number i belongs to group i / fds (rounded down), so the pipes of its
     // group begin at number i / fds * fds.
     let to = |r: u32| format!("fd{{i/{fds}*{fds}+{r}}}");
-    let writes = (0..fds).flat_map(|r| busy(Op::Write { pipe: to(r), bytes })).collect();
+    let hold = params.time("hold")?;
+    // A call on a socket, whose queue and state are under a spin lock.
+    let call = |socket: &str, op: Op| [params.under_lock(socket, hold), busy(op)].concat();
+    let writes = (0..fds).flat_map(|r| call(&to(r), Op::Write { pipe: to(r), bytes })).collect();
     let sender = vec![Op::Barrier("start".into()), Op::Loop { times: Some(loops), ops: writes }];
-    let read = busy(Op::Read { pipe: "fd{i}".into(), bytes });
+    let read = call("fd{i}", Op::Read { pipe: "fd{i}".into(), bytes });
     // Counted once per round: real receivers count nothing, and how often they sleep depends on how
     // long a message takes them.
     let round = u64::from(fds);

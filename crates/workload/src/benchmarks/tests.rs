@@ -74,6 +74,42 @@ fn hackbench_sends_every_message() {
     assert!(threads.threads.iter().all(|t| t.process.is_some()));
 }
 
+/// In a guest, each call on a socket is under the lock of that socket.
+#[test]
+fn hackbench_locks_each_socket_in_a_guest() {
+    let names = |in_guest: bool, hold: &str| {
+        let pairs = ["groups=2", "fds=3", hold];
+        let program = find("hackbench").generate(pairs, in_guest).unwrap();
+        let (mut locks, mut sockets) = (Vec::new(), Vec::new());
+        for thread in &program.threads {
+            each_op(&thread.ops, &mut |op| match op {
+                Op::SpinLock(lock) => locks.push(lock.clone()),
+                Op::Read { pipe, .. } | Op::Write { pipe, .. } => sockets.push(pipe.clone()),
+                _ => {}
+            });
+        }
+        (locks, sockets)
+    };
+    let (locks, sockets) = names(true, "hold=100ns");
+    assert_eq!(locks, sockets);
+    assert_eq!(sockets.len(), 4);
+    assert!(names(true, "hold=0us").0.is_empty());
+    assert!(names(false, "hold=100ns").0.is_empty());
+}
+
+fn find(name: &str) -> &'static Generator {
+    list().iter().find(|g| g.name == name).unwrap()
+}
+
+fn each_op(ops: &[Op], visit: &mut impl FnMut(&Op)) {
+    for op in ops {
+        visit(op);
+        if let Op::Loop { ops, .. } = op {
+            each_op(ops, visit);
+        }
+    }
+}
+
 #[test]
 fn chat_passes_each_message_on_to_all_others() {
     for (rooms, users, messages) in [(1, 2, 50), (3, 5, 7), (2, 20, 3)] {
