@@ -225,6 +225,7 @@ impl Memory {
         off <= self.size && len <= self.size - off
     }
 
+    #[inline]
     fn perm_byte(&self, page: u64) -> u8 {
         debug_assert!(page < self.size >> PAGE_SHIFT);
         // SAFETY: callers pass pages below size / PAGE, which is the length of the table.

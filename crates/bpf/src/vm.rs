@@ -495,6 +495,25 @@ impl Vm {
         self.in_place.forget_task(addr);
     }
 
+    /// Records the first task of a dispatch queue (its address, or 0), so that machine code can
+    /// read it for kernel functions of the host. The record lasts until `forget_dsq`.
+    #[inline]
+    pub fn note_dsq_first(&mut self, dsq: u64, task: u64) {
+        self.in_place.note_dsq_first(dsq, task);
+    }
+
+    /// Records the length of a dispatch queue, as `note_dsq_first` does its first task.
+    #[inline]
+    pub fn note_dsq_len(&mut self, dsq: u64, len: u64) {
+        self.in_place.note_dsq_len(dsq, len);
+    }
+
+    /// Forgets what was recorded of a dispatch queue, because it gets or loses a task or is gone.
+    #[inline]
+    pub fn forget_dsq(&mut self, dsq: u64) {
+        self.in_place.forget_dsq(dsq);
+    }
+
     /// Returns whether a program is running: an invocation has begun and not returned.
     #[inline(always)]
     pub fn running(&self) -> bool {

@@ -3,7 +3,7 @@
 //! of kernel functions itself.
 //!
 //! Owns: the number of calls that machine code has accounted for, the values of the host that it
-//! needs, and a cache of what belongs to a task or cgroup.
+//! needs, and a cache of what belongs to a task, cgroup or dispatch queue.
 //! Does not: generate code (see `helper.rs`), or decide what a kernel function does. The machine
 //! code calls out whenever this state does not suffice.
 
@@ -28,6 +28,10 @@ pub struct InPlaceFuncs {
     pub task_cpu: Option<(KfuncId, u32)>,
     /// `scx_bpf_now`: the clock `Host::rq_clock` plus `InPlaceValues::rq_clock_base_ns`.
     pub now: Option<KfuncId>,
+    /// `scx_bpf_dsq_peek` and `scx_bpf_dsq_nr_queued`, at the price of a mere call: what the host
+    /// has noted of a queue.
+    pub dsq_first: Option<KfuncId>,
+    pub dsq_len: Option<KfuncId>,
 }
 
 /// Values of the simulated machine for `InPlaceFuncs`.
@@ -53,8 +57,8 @@ const ENTRIES: usize = 1 << 12;
 /// that the number itself counts as well.
 pub const OWNER_SHIFT: u32 = 6;
 
-/// An entry of the cache: `value` belongs to the owner (the address of a task or cgroup, or a key)
-/// under this tag. Zero: an empty entry.
+/// An entry of the cache: `value` belongs to the owner (the address of a task or cgroup, a key, or
+/// the id of a dispatch queue) under this tag. Zero: an empty entry.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(32))]
 struct Entry {
@@ -143,10 +147,30 @@ impl InPlace {
         self.forget(addr, TASK);
     }
 
+    /// Records the address of the first task of a dispatch queue; 0 for an empty queue.
+    #[inline]
+    pub fn note_dsq_first(&mut self, dsq: u64, task: u64) {
+        self.note(dsq, DSQ_FIRST, task);
+    }
+
+    /// Records the number of tasks in a dispatch queue.
+    #[inline]
+    pub fn note_dsq_len(&mut self, dsq: u64, len: u64) {
+        self.note(dsq, DSQ_LEN, len);
+    }
+
+    /// Forgets what was recorded of a dispatch queue, because the queue changes.
+    #[inline]
+    pub fn forget_dsq(&mut self, dsq: u64) {
+        self.forget(dsq, DSQ_FIRST);
+        self.forget(dsq, DSQ_LEN);
+    }
+
     fn note(&mut self, owner: u64, tag: u64, value: u64) {
         self.shared().entries[entry(owner, tag)] = Entry { owner, tag, value };
     }
 
+    #[inline]
     fn forget(&mut self, owner: u64, tag: u64) {
         let entry = &mut self.shared().entries[entry(owner, tag)];
         if (entry.owner, entry.tag) == (owner, tag) {
@@ -166,6 +190,10 @@ impl Drop for InPlace {
 /// hold for the map, a multiple of `MAP_ALIGN`, with a number below that tells what is looked up.
 pub const TASK: u64 = 1;
 pub const MAP_ALIGN: u64 = 64;
+/// Tags of the first task and of the length of a dispatch queue. They differ in the part that
+/// counts for the choice of an entry, because a program may ask for both.
+pub const DSQ_FIRST: u64 = MAP_ALIGN | TASK;
+pub const DSQ_LEN: u64 = 2 * MAP_ALIGN | TASK;
 const ELEMENT: u64 = 2;
 const OF_TASK: u64 = 3;
 const OF_CGROUP: u64 = 4;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Kernel functions that machine code carries out itself: iterators over numbers, markers, a bit of
-//! a mask of CPUs, the CPU of a task, the clock of a locked run queue.
+//! a mask of CPUs, the CPU of a task, the clock of a locked run queue, the first task and the
+//! length of a dispatch queue.
 //!
 //! Owns: the list of these functions, and the accounts of their calls.
 //! Does not: define their meaning (`crate::kfunc` and the `Host` do); carry out the rare cases,
@@ -41,6 +42,12 @@ impl Translator<'_, '_> {
         }
         if funcs.now == Some(id) {
             return self.now(insn, pc);
+        }
+        if funcs.dsq_first == Some(id) {
+            return self.of_dsq(in_place::DSQ_FIRST, insn, pc);
+        }
+        if funcs.dsq_len == Some(id) {
+            return self.of_dsq(in_place::DSQ_LEN, insn, pc);
         }
         let value = match kfunc::in_place(id) {
             Some(InPlaceBuiltin::Zero) => Some(self.iconst(0)),
@@ -145,6 +152,21 @@ impl Translator<'_, '_> {
         self.charge_kfunc(at::CALL_NS);
         self.check_limit(pc);
         self.finish_in_place(cpu, done);
+        self.enter(slow);
+        self.call_kfunc(insn, pc);
+        self.join_in_place(done);
+    }
+
+    /// Emits a look at a dispatch queue of which the host has recorded what the program wants.
+    fn of_dsq(&mut self, tag: u64, insn: &Insn, pc: u32) {
+        self.settle();
+        let (slow, done) = self.in_place_blocks();
+        let dsq = self.reg(1);
+        let entry = self.cached(dsq, tag, slow);
+        let value = self.b.ins().load(I64, flags(), entry, at::VALUE);
+        self.charge_kfunc(at::CALL_NS);
+        self.check_limit(pc);
+        self.finish_in_place(value, done);
         self.enter(slow);
         self.call_kfunc(insn, pc);
         self.join_in_place(done);

@@ -223,6 +223,8 @@ fn the_kernel_synchronizes_cpus() {
 const TEST_CPU: KfuncId = KfuncId(7);
 const TASK_CPU: KfuncId = KfuncId(8);
 const NOW: KfuncId = KfuncId(9);
+const DSQ_FIRST: KfuncId = KfuncId(10);
+const DSQ_LEN: KfuncId = KfuncId(11);
 /// Result of these functions when the host carries them out.
 const FROM_HOST: u64 = 99;
 
@@ -233,6 +235,8 @@ fn in_place(text: &str) -> (BareHost, InstanceId) {
         test_cpu: Some(TEST_CPU),
         task_cpu: Some((TASK_CPU, 16)),
         now: Some(NOW),
+        dsq_first: Some(DSQ_FIRST),
+        dsq_len: Some(DSQ_LEN),
     };
     let in_place_values = InPlaceValues {
         nr_cpus: 100,
@@ -245,7 +249,8 @@ fn in_place(text: &str) -> (BareHost, InstanceId) {
     let limits = Limits { compile_after: 0, ..Limits::default() };
     let config = Config { limits, in_place, in_place_values, ..Config::default() };
     let mut h = BareHost::new(config).expect("memory");
-    h.kfuncs = vec![(TEST_CPU, FROM_HOST), (TASK_CPU, FROM_HOST), (NOW, FROM_HOST)];
+    let kfuncs = [TEST_CPU, TASK_CPU, NOW, DSQ_FIRST, DSQ_LEN];
+    h.kfuncs = kfuncs.map(|id| (id, FROM_HOST)).to_vec();
     let instance = h.vm.add_instance("test");
     h.install_text(instance, text, Default::default()).expect("program");
     (h, instance)
@@ -299,6 +304,25 @@ fn a_known_task_tells_its_cpu_without_a_call() {
     assert_eq!(cpu(&mut h, 0), (FROM_HOST, 0), "NULL");
     h.vm.forget_task(task);
     assert_eq!(cpu(&mut h, task), (FROM_HOST, 0));
+}
+
+#[test]
+fn what_is_recorded_of_a_dispatch_queue_needs_no_call() {
+    let (mut h, instance) = in_place("func main:\ncall $10\nexit\nfunc len:\ncall $11\nexit");
+    let look = |h: &mut BareHost, dsq| {
+        let results = ["main", "len"].map(|func| h.run(instance, func, [dsq, 0, 0, 0, 0]));
+        (results.map(|result| result.expect("runs")), std::mem::take(&mut h.charged_ns))
+    };
+    for dsq in [0, 1, 64, u64::MAX] {
+        assert_eq!(look(&mut h, dsq), ([FROM_HOST, FROM_HOST], 0));
+        h.vm.note_dsq_first(dsq, 1000);
+        h.vm.note_dsq_len(dsq, 2);
+        assert_eq!(look(&mut h, dsq), ([1000, 2], 6), "one lookup does not displace the other");
+        assert_eq!(look(&mut h, dsq ^ 1 << 40), ([FROM_HOST, FROM_HOST], 0), "another queue");
+        h.vm.forget_dsq(dsq);
+        assert_eq!(look(&mut h, dsq), ([FROM_HOST, FROM_HOST], 0));
+    }
+    assert_eq!(h.vm.kfunc_calls(), 4 * 8);
 }
 
 #[test]

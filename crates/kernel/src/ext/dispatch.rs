@@ -335,6 +335,7 @@ impl Kernel {
             self.unlock(LockId::Dsq(dsq));
             return false;
         };
+        self.dsq_changes(dsq);
         let by = self.ext_live_caller();
         let Kernel { tasks, ext, .. } = self;
         let t = &mut tasks[task];

@@ -63,6 +63,8 @@ pub struct Dsq {
     len: u32,
     /// Number of tasks inserted with SCX_ENQ_IMMED (local queues).
     pub nr_immed: u32,
+    /// Whether machine code knows something of the queue that its next change makes wrong.
+    pub noted: bool,
     head_pos: i64,
     priq: Priq,
     pub kind: DsqKind,
@@ -97,6 +99,7 @@ impl Dsq {
             seq: 0,
             len: 0,
             nr_immed: 0,
+            noted: false,
         }
     }
 

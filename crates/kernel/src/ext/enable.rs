@@ -239,6 +239,7 @@ impl Kernel {
     /// Removes the scheduler; keeps its exit and its event counters for the results of the run.
     fn unload(&mut self, info: ExitInfo) {
         for dsq in self.ext.dsqs.users() {
+            self.dsq_changes(dsq);
             self.ext.dsqs.destroy(dsq);
         }
         for pcpu in &mut self.ext.cpus {

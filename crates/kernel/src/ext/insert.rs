@@ -88,6 +88,7 @@ impl Kernel {
             flags &= !enq::DSQ_PRIQ;
         }
         self.charge(self.machine.costs.kfunc.dsq_insert_ns);
+        self.dsq_changes(dsq);
         let Kernel { tasks, vm, ext, .. } = self;
         let t = &mut tasks[task];
         assert!(t.ext.dsq.is_none(), "task {task} is on a DSQ already");
@@ -120,8 +121,26 @@ impl Kernel {
         self.scx_error(format!("DSQ ID {id:#018x} already had {other}-enqueued tasks"));
     }
 
+    /// Makes machine code forget what it knows of a DSQ that gets or loses a task, or is destroyed.
+    #[inline(always)]
+    pub(super) fn dsq_changes(&mut self, dsq: DsqId) {
+        if self.ext.dsqs.get(dsq).noted {
+            self.forget_dsq(dsq);
+        }
+    }
+
+    #[inline(never)]
+    fn forget_dsq(&mut self, dsq: DsqId) {
+        let q = self.ext.dsqs.get_mut(dsq);
+        q.noted = false;
+        self.vm.forget_dsq(q.user_visible_id());
+    }
+
     /// Takes the task off its DSQ.
     pub(crate) fn dsq_unlink(&mut self, task: TaskId) {
+        if let Some(dsq) = self.tasks[task].ext.dsq {
+            self.dsq_changes(dsq);
+        }
         self.tasks[task].ext.unlink(&mut self.ext.dsqs);
     }
 

@@ -51,6 +51,8 @@ pub fn in_place() -> InPlaceFuncs {
         test_cpu: by_name("bpf_cpumask_test_cpu"),
         task_cpu: by_name("scx_bpf_task_cpu").map(|id| (id, cpu as u32)),
         now: by_name("scx_bpf_now"),
+        dsq_first: by_name("scx_bpf_dsq_peek"),
+        dsq_len: by_name("scx_bpf_dsq_nr_queued"),
     }
 }
 

@@ -230,6 +230,7 @@ fn destroy(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     if nr > 0 {
         k.scx_error(format!("attempting to destroy in-use dsq {:#018x} (nr={nr})", a[0]));
     } else {
+        k.dsq_changes(dsq);
         k.ext.dsqs.destroy(dsq);
     }
     Ok(0)
@@ -248,7 +249,15 @@ fn nr_queued(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
     } else {
         k.user_dsq(id)
     };
-    Ok(dsq.map_or(errno(ENOENT), |dsq| k.ext.dsqs.get(dsq).len() as u64))
+    let Some(dsq) = dsq else { return Ok(errno(ENOENT)) };
+    let builtin = k.ext.dsqs.is_builtin(dsq);
+    let q = k.ext.dsqs.get_mut(dsq);
+    let len = q.len() as u64;
+    if !builtin {
+        q.noted = true;
+        k.vm.note_dsq_len(id, len);
+    }
+    Ok(len)
 }
 
 fn peek(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
@@ -263,7 +272,11 @@ fn peek(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
         k.scx_error(format!("peek on non-existent DSQ {:#x}", a[0]));
         return Ok(0);
     };
-    Ok(k.ext.dsqs.get(dsq).first().map_or(0, |t| k.tasks[t].addr))
+    let q = k.ext.dsqs.get_mut(dsq);
+    q.noted = true;
+    let first = q.first().map_or(0, |t| k.tasks[t].addr);
+    k.vm.note_dsq_first(a[0], first);
+    Ok(first)
 }
 
 fn move_to_local(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
