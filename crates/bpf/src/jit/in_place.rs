@@ -193,7 +193,7 @@ pub const MAP_ALIGN: u64 = 64;
 /// Tags of the first task and of the length of a dispatch queue. They differ in the part that
 /// counts for the choice of an entry, because a program may ask for both.
 pub const DSQ_FIRST: u64 = MAP_ALIGN | TASK;
-pub const DSQ_LEN: u64 = 2 * MAP_ALIGN | TASK;
+pub const DSQ_LEN: u64 = (2 * MAP_ALIGN) | TASK;
 const ELEMENT: u64 = 2;
 const OF_TASK: u64 = 3;
 const OF_CGROUP: u64 = 4;
