@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-# The project's commands. `make test` does everything that CI does; `make demo` shows an example.
+# The project's commands. `make test` does all that CI does except for fuzzing; `make demo` shows an
+# example.
 
 CARGO ?= cargo
 # Debian's plain `clang` is too old for BPF; .cargo/config.toml sets the same for a cargo run by
@@ -33,13 +34,13 @@ help:
 	@echo "make wheel           build the Python wheel, optimised, in target/wheels"
 	@echo "make pgo             build a faster scxlab with profile-guided optimisation (target/pgo/scxlab)"
 	@echo "make demo            set up, build, compare two schedulers on a busy laptop, write a page and traces"
-	@echo "make test            everything CI does"
+	@echo "make test            everything CI does, except for fuzzing"
 	@echo "make aarch64         the machine code for aarch64, in an emulator; one of the tests"
 	@echo "make python          build the Python wheel and test it; one of the tests"
 	@echo "make fmt             format the sources"
 	@echo "make deny            check licences, sources and known vulnerabilities of the dependencies; one of the tests"
 	@echo "make pins            pin the newest kernel and published schedulers (tools/pins.txt)"
-	@echo "make fuzz-corpus     every input of the fuzz targets' corpus once; one of the tests"
+	@echo "make fuzz-corpus     every input of the fuzz targets' corpus once, as ordinary tests"
 	@echo "make fuzz            run each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)), FUZZ_JOBS ($(FUZZ_JOBS)) at a time"
 	@echo "make fuzz-short      run each for half a minute, two at a time"
 	@echo "make fuzz-grow       add inputs of make fuzz that reach more code to the corpus"
@@ -135,7 +136,6 @@ unit:
 	$(call step,tests)
 	@$(CARGO) test --locked --quiet --workspace
 	@$(MAKE) --no-print-directory python
-	@$(MAKE) --no-print-directory fuzz-corpus
 
 # Compares the module with the command that `unit` has built.
 python:
@@ -143,7 +143,8 @@ python:
 	@$(CARGO) build --locked --quiet --package scxlab-cli --bin scxlab
 	@tools/python.sh
 
-# In the target folder of the other tests, which have built most of it.
+# In the target folder of the other tests, which have built most of it. CI runs the corpus with the
+# address sanitizer instead, because each target of `fuzz-short` begins with its corpus.
 fuzz-corpus:
 	$(call step,fuzz corpus)
 	@$(CARGO) test --locked --quiet --manifest-path fuzz/Cargo.toml --target-dir target --test corpus

@@ -399,9 +399,8 @@ fn only_consolidation_gathers_a_guest() {
     let cpu = "vm1_cpu_by_node_consolidate";
     let (with, without) = (shares(short(), cpu)[0], shares(broken(), cpu)[0]);
     assert!(with > 80.0 && without < 50.0, "{with} {without}");
-    let memory = "vm1_memory_by_node_consolidate";
-    let (with, without) = (shares(short(), memory), shares(broken(), memory));
-    assert!(with.iter().zip(&without).all(|(a, b)| (a - b).abs() < 10.0), "{with:?} {without:?}");
+    let memory = shares(short(), "vm1_memory_by_node_consolidate");
+    assert!(memory[0] < 50.0 && memory[1] > 50.0, "{memory:?}");
 }
 
 /// The loss of configuration 4 is the price of load tracking: without the decay there is none.
