@@ -240,9 +240,10 @@ pub struct RunArgs {
     /// Automatic NUMA balancing of the kernel's default class; by default on, if the machine has
     /// several nodes
     ///
-    /// It moves the pages of the workload's regions and the tasks that use them. `ext` is for
-    /// --on sim: it also scans the memory of tasks that a sched_ext scheduler has, which no kernel
-    /// does. On a host, the kernel.numa_balancing setting must be as asked.
+    /// It moves the pages of the workload's regions and the tasks that use them. The modes that
+    /// begin with `ext` are for --on sim: they also scan the memory of tasks that a sched_ext
+    /// scheduler has, which no kernel does. On a host, the kernel.numa_balancing setting must be as
+    /// asked.
     #[arg(long, value_enum, value_name = "MODE")]
     pub numa_balancing: Option<NumaArg>,
 
@@ -446,6 +447,13 @@ pub enum NumaArg {
     On,
     /// As `on`, and memory of sched_ext tasks is scanned too
     Ext,
+    /// As `ext`, by the rules of Linux 3.9: pages move to the tasks that access them
+    #[value(name = "ext-3.9")]
+    ExtLinux39,
+    /// As `ext-3.9`, with the series "Basic scheduler support for automatic NUMA balancing V5" of
+    /// July 2013: a task prefers the node of its private faults
+    #[value(name = "ext-v5")]
+    ExtSeriesV5,
 }
 
 impl NumaArg {
@@ -454,6 +462,8 @@ impl NumaArg {
             NumaArg::Off => NumaBalancing::Off,
             NumaArg::On => NumaBalancing::On,
             NumaArg::Ext => NumaBalancing::Ext,
+            NumaArg::ExtLinux39 => NumaBalancing::ExtLinux39,
+            NumaArg::ExtSeriesV5 => NumaBalancing::ExtSeriesV5,
         }
     }
 }

@@ -221,7 +221,8 @@ impl std::fmt::Display for CliError {
             }
             CliError::NumaExt => write!(
                 f,
-                "--numa-balancing ext is for --on sim: Linux scans only tasks of the default class"
+                "--numa-balancing ext, ext-3.9 and ext-v5 are for --on sim: Linux scans only tasks of \
+                 the default class"
             ),
             CliError::Guests { at, guest, on, why } => write!(
                 f,

@@ -112,7 +112,7 @@ pub fn runs(
         start_offset_max: session.perturb.start_offset_max,
         compute_noise_permille: session.perturb.compute_noise_permille,
         numa_balancing: match session.numa_balancing {
-            Some(NumaBalancing::Ext) => return Err(CliError::NumaExt.into()),
+            Some(mode) if mode.scans_ext() => return Err(CliError::NumaExt.into()),
             mode => mode.map(|mode| mode == NumaBalancing::On),
         },
         attach_after: session.attach_after,
@@ -145,8 +145,7 @@ fn nodes_of_guest(machine: &Machine) -> Vec<NodeInfo> {
 
 /// A guest's maximum wall time is `PATIENCE` for its boot and its end and, for each run,
 /// `RUN_PATIENCE` plus twice the run's length, plus the time in which the workload's own guests
-/// boot. Emulation is slow, and many times slower under other
-/// load of the host.
+/// boot. Emulation is slow, and many times slower under other load of the host.
 const PATIENCE: Duration = Duration::from_secs(300);
 const RUN_PATIENCE: Duration = Duration::from_secs(60);
 

@@ -53,7 +53,7 @@ pub use check::Violation;
 pub use domain::FairTopo;
 pub use group::{BandwidthSpec, BandwidthStat};
 pub use newidle::Newidle;
-pub use numa::{Go, HintFault, LastAccess, MmScan, NumaAction, ScanBudget};
+pub use numa::{Go, HintFault, LastAccess, MmScan, NumaAction, NumaRules, ScanBudget};
 pub use params::{CgroupMode, Features, Params, TunableScaling};
 pub use select::WakeFlags;
 pub use state::{FairPolicy, Resched};
@@ -110,6 +110,10 @@ pub trait Env {
     }
     /// Returns the number of present pages of the task's address space (`get_mm_rss()`).
     fn rss_pages(&self, _task: TaskId) -> u64 {
+        0
+    }
+    /// Returns the number of pages of the task's address space, present or not (`mm->total_vm`).
+    fn vm_pages(&self, _task: TaskId) -> u64 {
         0
     }
     /// Whether the task has an address space and does not exit.

@@ -6,7 +6,7 @@
 //! Does not: know pages. The kernel scans address spaces, tells each hinting fault, and carries out
 //! the answer.
 //! Models: the numa fields of `task_struct`, `struct numa_group`, `init_numa_balancing()`,
-//! `task_numa_free()`, fair.c v7.3.
+//! `task_numa_free()`, fair.c v7.3; with other `NumaRules`, kernels of 2013.
 //! Differs: no memory tiering.
 //!
 //! ```text
@@ -17,6 +17,7 @@
 //! A task has statistics from its first tick or fault in an address space that is scanned. They
 //! belong to the task, not to its class: faults count in every class.
 
+mod early;
 mod faults;
 mod place;
 mod scan;
@@ -30,6 +31,18 @@ use weight::{Of, Topology};
 /// `numa_balancing_scan_delay_ms`, and the scan period of a new task, ms.
 const SCAN_DELAY_MS: u64 = 1000;
 
+/// The kernel whose NUMA balancing is modelled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NumaRules {
+    #[default]
+    Linux73,
+    /// Linux 3.9: pages move to the tasks that access them, and no task prefers a node.
+    Linux39,
+    /// Linux 3.9 with the series "Basic scheduler support for automatic NUMA balancing V5" (July
+    /// 2013): each task prefers the node with most of its private faults.
+    SeriesV5,
+}
+
 /// The scans of one address space (`mm->numa_next_scan`, `numa_scan_seq`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MmScan {
@@ -37,12 +50,18 @@ pub struct MmScan {
     pub next_scan: u64,
     /// Number of times that the whole address space has been scanned.
     pub seq: u32,
+    /// Under `NumaRules::Linux39`: jiffy after which the next scan resets its task's period.
+    pub next_reset: u64,
 }
 
 impl MmScan {
     /// The scans of a new address space, at a jiffy of `tick_ns`.
     pub fn new(jiffies: u64, tick_ns: Nanos) -> MmScan {
-        MmScan { next_scan: jiffies + to_jiffies(SCAN_DELAY_MS, tick_ns), seq: 0 }
+        MmScan {
+            next_scan: jiffies + to_jiffies(SCAN_DELAY_MS, tick_ns),
+            seq: 0,
+            next_reset: jiffies,
+        }
     }
 }
 
@@ -76,8 +95,9 @@ pub struct HintFault {
     pub cpu: CpuId,
     /// Node of the page: before the fault for `numa_wants_page`, after it for `numa_fault`.
     pub node: u32,
-    /// Number of pages that the fault stands for.
+    /// Number of pages that the fault stands for, and number of page faults: a huge page has one.
     pub pages: u64,
+    pub faults: u64,
     /// Last access before this one; None: there was none.
     pub last: Option<LastAccess>,
     /// Several address spaces map the page (`TNF_SHARED`).
@@ -128,6 +148,9 @@ struct NumaTask {
     /// Faults since the last placement: remote, local, and those whose page could not move.
     locality: [u64; 3],
     pages_migrated: u64,
+    /// Under `NumaRules::SeriesV5`: number of placements since the preferred node changed
+    /// (`numa_migrate_seq`).
+    settled: u32,
     group: Option<usize>,
     last_placement: Nanos,
     last_runtime: Nanos,
@@ -149,6 +172,7 @@ pub(super) struct NumaGroup {
 /// The state of NUMA balancing.
 #[derive(Clone, Debug)]
 pub(super) struct Numa {
+    rules: NumaRules,
     topo: Topology,
     /// By `TaskId`.
     tasks: Vec<Option<Box<NumaTask>>>,
@@ -204,12 +228,12 @@ impl Numa {
 impl Fair {
     /// Switches NUMA balancing on. The kernel does so when the first address space has pages that
     /// may be scanned. Does nothing on a machine on which fewer than two nodes have CPUs.
-    pub fn numa_enable(&mut self, topo: &FairTopo) {
+    pub fn numa_enable(&mut self, topo: &FairTopo, rules: NumaRules) {
         let topo = Topology::new(topo);
         if self.numa.is_none() && topo.nr_cpu_nodes() > 1 {
             let migrate_on = vec![false; self.cpus.0.len()];
             let (tasks, groups) = (Vec::new(), Vec::new());
-            self.numa = Some(Box::new(Numa { topo, tasks, groups, migrate_on }));
+            self.numa = Some(Box::new(Numa { rules, topo, tasks, groups, migrate_on }));
         }
     }
 
@@ -359,11 +383,12 @@ fn known<'a>(
 ) -> &'a mut NumaTask {
     if !numa.task(id).is_some_and(|task| task.known) {
         let max = numa.scan_max(env, id);
+        let early = numa.is_early();
         let task = numa.task_mut(id);
         task.known = true;
         task.seq = seq;
         task.scan_period = SCAN_DELAY_MS;
-        if env.process(id) != id {
+        if env.process(id) != id && !early {
             // The kernel compares milliseconds with nanoseconds here.
             let users = u64::from(env.nr_threads(id));
             let delay = max.min(u64::from((SCAN_DELAY_MS * users * 1_000_000) as u32));

@@ -13,6 +13,7 @@
 //!   plan       the next stop of such work
 //!   bandwidth  the bandwidth of nodes and links, and the pressure on them
 //!   scan       scans for NUMA balancing: the marks on pages
+//!   rate       the limit of page migrations of 2013
 //!   hint       accesses to marked pages, and the migration of pages
 //!   bits       sets of units
 //! ```
@@ -24,6 +25,7 @@ mod bits;
 mod hint;
 pub mod nodes;
 mod plan;
+mod rate;
 pub mod region;
 pub(crate) mod scan;
 pub mod step;
@@ -33,6 +35,7 @@ use crate::task::behavior::SysError;
 use access::{Access, AccessId, MemoryStats};
 use bandwidth::Bandwidth;
 use nodes::Nodes;
+use rate::MigrationRates;
 use region::{MergedPages, Region, RegionId, RegionSpec};
 use scan::Mm;
 use scxlab_machine::Machine;
@@ -54,6 +57,7 @@ pub struct Memory {
     merged: BTreeMap<String, MergedPages>,
     pub bandwidth: Bandwidth,
     pub stats: MemoryStats,
+    pub(crate) rates: MigrationRates,
     /// By `AccessId`.
     accesses: Vec<Access>,
     /// For each access: where its last step ended (see `MemoryStep::cursor`).
@@ -72,6 +76,7 @@ impl Memory {
         Memory {
             bandwidth: Bandwidth::new(machine.node_memory(), machine.topology.nr_cpus()),
             stats: MemoryStats::new(nodes.len()),
+            rates: MigrationRates::new(nodes.len()),
             nodes,
             regions: Vec::new(),
             merged: BTreeMap::new(),

@@ -67,6 +67,10 @@ pub enum Numa {
     #[default]
     On,
     Ext,
+    #[serde(rename = "ext-3.9")]
+    ExtLinux39,
+    #[serde(rename = "ext-v5")]
+    ExtSeriesV5,
 }
 
 #[derive(Deserialize)]

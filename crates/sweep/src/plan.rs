@@ -133,6 +133,8 @@ impl Plan {
                 Numa::Off => NumaBalancing::Off,
                 Numa::On => NumaBalancing::On,
                 Numa::Ext => NumaBalancing::Ext,
+                Numa::ExtLinux39 => NumaBalancing::ExtLinux39,
+                Numa::ExtSeriesV5 => NumaBalancing::ExtSeriesV5,
             },
             attach_after: None,
         }

@@ -32,7 +32,7 @@ pub(super) enum Kind {
 
 /// Number of kinds of which groups have sums.
 const GROUP_KINDS: usize = 2;
-const KINDS: usize = 4;
+pub(super) const KINDS: usize = 4;
 
 /// Index of a count of `NumaTask::faults` or `NumaGroup::faults`.
 pub(super) fn index(nr_nodes: usize, kind: Kind, node: u32, private: usize) -> usize {
@@ -40,7 +40,7 @@ pub(super) fn index(nr_nodes: usize, kind: Kind, node: u32, private: usize) -> u
 }
 
 impl Numa {
-    fn matches(env: &dyn Env, task: TaskId, last: LastAccess) -> bool {
+    pub(super) fn matches(env: &dyn Env, task: TaskId, last: LastAccess) -> bool {
         LastAccess::new(last.cpu, env.pid(task)) == last
     }
 
@@ -190,7 +190,10 @@ impl Fair {
     /// Whether the page of a fault, which is on another node than the faulting CPU, should move to
     /// that CPU's node.
     pub fn numa_wants_page(&self, env: &dyn Env, fault: &HintFault) -> bool {
-        self.numa.as_ref().is_some_and(|numa| numa.wants_page(env, fault))
+        self.numa.as_ref().is_some_and(|numa| match numa.is_early() {
+            true => numa.early_wants_page(fault),
+            false => numa.wants_page(env, fault),
+        })
     }
 
     /// Counts a hinting fault of a running task, and places the task anew if it is time.
@@ -203,6 +206,10 @@ impl Fair {
         now: Nanos,
     ) -> NumaAction {
         let done = self.with_numa(|fair, numa| {
+            if numa.is_early() {
+                known(fair, numa, env, fault.task, mm.seq);
+                return numa.early_fault(env, fault, mm, fair.params.tick_ns);
+            }
             let preferred = numa.preferred(fault.task);
             let nr = numa.topo.nr_nodes();
             let row = known(fair, numa, env, fault.task, mm.seq);

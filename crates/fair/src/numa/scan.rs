@@ -16,7 +16,7 @@ const PERIOD_MAX_MS: u64 = 60_000;
 /// Pages of one scan: 256 MB.
 pub(super) const SCAN_PAGES: u64 = 256 << 8;
 /// Largest rate at which one address space is scanned, MB/s.
-const MAX_SCAN_WINDOW: u64 = 2560;
+pub(super) const MAX_SCAN_WINDOW: u64 = 2560;
 /// A scan looks at most at this multiple of its pages.
 const VIRTUAL_FACTOR: u64 = 8;
 /// A task runs at least this many times as long as it scans.
@@ -96,15 +96,17 @@ impl Fair {
             }
             let row = known(fair, numa, env, task, mm.seq);
             let (period, stamp) = (row.scan_period * 1_000_000, row.node_stamp);
-            if env.run_ns(task) <= stamp + period {
+            let run = env.run_ns(task);
+            if run <= stamp + period {
                 return false;
             }
-            let start = numa.scan_start(env, task);
+            let early = numa.is_early();
+            let start = if early { numa.early_min(env, task) } else { numa.scan_start(env, task) };
             let row = numa.task_mut(task);
             if stamp == 0 {
                 row.scan_period = start;
             }
-            row.node_stamp += period;
+            row.node_stamp = if early { run } else { stamp + period };
             jiffies >= mm.next_scan
         });
         due.unwrap_or(false)
@@ -120,7 +122,11 @@ impl Fair {
         jiffies: u64,
     ) -> Option<ScanBudget> {
         let tick_ns = self.params.tick_ns;
+        let budget = ScanBudget { pages: SCAN_PAGES, virtual_pages: SCAN_PAGES * VIRTUAL_FACTOR };
         self.with_numa(|fair, numa| {
+            if numa.is_early() {
+                return numa.early_scan(env, task, mm, (jiffies, tick_ns)).then_some(budget);
+            }
             if mm.next_scan == 0 {
                 mm.next_scan = jiffies + to_jiffies(super::SCAN_DELAY_MS, tick_ns);
             }
@@ -130,14 +136,14 @@ impl Fair {
             let row = known(fair, numa, env, task, mm.seq);
             mm.next_scan = jiffies + to_jiffies(row.scan_period, tick_ns);
             row.node_stamp += 2 * tick_ns;
-            Some(ScanBudget { pages: SCAN_PAGES, virtual_pages: SCAN_PAGES * VIRTUAL_FACTOR })
+            Some(budget)
         })
         .flatten()
     }
 
     /// Records that a scan took this much of its task's CPU time.
     pub fn numa_scanned(&mut self, task: TaskId, took: Nanos) {
-        if let Some(numa) = &mut self.numa {
+        if let Some(numa) = self.numa.as_mut().filter(|numa| !numa.is_early()) {
             numa.task_mut(task).node_stamp += RUN_PER_SCAN * took;
         }
     }
@@ -146,7 +152,7 @@ impl Fair {
     pub fn numa_migrated(&mut self, env: &dyn Env, task: TaskId, from: CpuId, to: CpuId) {
         self.with_numa(|_, numa| {
             let (from, to) = (numa.topo.node_of[from.idx()], numa.topo.node_of[to.idx()]);
-            if from == to || !numa.has_faults(task) || !env.has_mm(task) {
+            if from == to || numa.is_early() || !numa.has_faults(task) || !env.has_mm(task) {
                 return;
             }
             let row = numa.task_mut(task);

@@ -40,6 +40,9 @@ impl Env for Tasks {
     fn rss_pages(&self, _task: TaskId) -> u64 {
         self.rss
     }
+    fn vm_pages(&self, _task: TaskId) -> u64 {
+        self.rss
+    }
 }
 
 /// A machine with one running task on each CPU of `on`, in order of the tasks.
@@ -51,9 +54,13 @@ struct Bench {
 
 impl Bench {
     fn new(topo: FairTopo, process: &[u32], on: &[u32]) -> Bench {
+        Bench::with_rules(topo, process, on, NumaRules::Linux73)
+    }
+
+    fn with_rules(topo: FairTopo, process: &[u32], on: &[u32], rules: NumaRules) -> Bench {
         let nr_cpus = topo.nr_cpus();
         let mut fair = Fair::new(&topo, Params { tick_ns: TICK, ..Params::default() });
-        fair.numa_enable(&topo);
+        fair.numa_enable(&topo, rules);
         let mut curr = vec![None; nr_cpus];
         for (task, cpu) in on.iter().enumerate() {
             let id = TaskId(task as u32);
@@ -80,6 +87,7 @@ impl Bench {
             cpu: self.cpu_of(task),
             node,
             pages: 1,
+            faults: 1,
             last,
             shared: false,
             local: false,
@@ -329,7 +337,7 @@ fn interconnects_are_told_apart() {
         let distance = distance.iter().map(|row| row.to_vec()).collect();
         let topo = FairTopo { distance, ..topo(n, 1, 1, 1) };
         let mut fair = Fair::new(&topo, Params::default());
-        fair.numa_enable(&topo);
+        fair.numa_enable(&topo, NumaRules::default());
         fair.numa.as_ref().map(|numa| format!("{:?}", numa.test_kind())).unwrap_or_default()
     };
     assert_eq!(kind(&[&[10]]), "", "one node: no balancing");
@@ -387,4 +395,78 @@ fn forks_go_to_the_preferred_node() {
     };
     assert!(place(false).0 < 4, "{}", place(false));
     assert!(place(true).0 >= 4, "{}", place(true));
+}
+
+/// 3.9 moves a page at the second fault in a row from a node; the series V5 also at the first of
+/// all. 3.9 leaves pages of several address spaces alone.
+#[test]
+fn pages_move_by_the_rules_of_2013() {
+    for (rules, first) in [(NumaRules::Linux39, false), (NumaRules::SeriesV5, true)] {
+        let b = Bench::with_rules(topo(2, 1, 2, 1), &[0, 0, 0], &[0, 1, 2], rules);
+        assert_eq!(b.wants(0, 1, None), first, "{rules:?}: no fault before");
+        assert!(b.wants(0, 1, Some((1, 1))), "{rules:?}: the last one from the same node");
+        assert!(!b.wants(0, 1, Some((2, 0))), "{rules:?}: the last one from another node");
+        let shared = HintFault { shared: true, ..b.fault(0, 1, Some((0, 0))) };
+        assert_eq!(b.fair.numa_wants_page(&b.env, &shared), first, "{rules:?}: shared");
+    }
+}
+
+/// A fault on a page that stays lengthens the period by ten jiffies, up to 5 s in 3.9 and to the
+/// part of ten minutes that one scan is of the address space in the series. 3.9 begins anew after a
+/// minute.
+#[test]
+fn periods_of_2013_grow_with_faults_on_pages_that_stay() {
+    // (rules, pages of the address space, first period, longest period, period after the reset)
+    let cases = [
+        (NumaRules::Linux39, 1, 100, 5000, 100),
+        (NumaRules::Linux39, 40 << 16, 100, 5000, 100),
+        (NumaRules::SeriesV5, 2 << 16, 500, 300_000, 300_000),
+        (NumaRules::SeriesV5, 40 << 16, 100, 15_000, 15_000),
+    ];
+    for (rules, pages, least, most, later) in cases {
+        let mut b = Bench::with_rules(topo(2, 1, 1, 1), &[0], &[0], rules);
+        (b.env.rss, b.env.run_ns) = (pages, 1_000_000_001);
+        let period = |b: &Bench| b.fair.numa_scan_period(TaskId(0));
+        let scan = |b: &mut Bench, jiffies| {
+            let Bench { fair, env, mm } = b;
+            fair.numa_scan(env, TaskId(0), mm, jiffies).is_some()
+        };
+        assert!(b.fair.numa_tick(&b.env, TaskId(0), &b.mm, 250));
+        assert!(scan(&mut b, 250) && !scan(&mut b, 250 + least / 4 - 1), "{rules:?}");
+        assert!(scan(&mut b, 250 + least / 4), "{rules:?}");
+        assert_eq!(period(&b), Some(least), "{rules:?}");
+        b.touch(0, 0, 1, 300);
+        assert_eq!(period(&b), Some(least + 40), "{rules:?}");
+        let moved = HintFault { migrated: true, ..b.fault(0, 0, None) };
+        b.fair.numa_fault(&b.env, &moved, &mut b.mm, 300, 300 * TICK);
+        assert_eq!(period(&b), Some(least + 40), "{rules:?}: the page moved");
+        (0..10_000).for_each(|_| _ = b.touch(0, 0, 1, 300));
+        assert_eq!(period(&b), Some(most), "{rules:?}");
+        scan(&mut b, 250 + 15_001);
+        assert_eq!(period(&b), Some(later), "{rules:?}");
+    }
+}
+
+/// Under the series a task prefers the node with most of its private faults, once for each scan of
+/// the whole address space; in 3.9 no task prefers a node.
+#[test]
+fn private_faults_choose_the_node_in_the_series() {
+    for (rules, preferred) in
+        [(NumaRules::Linux39, [None; 2]), (NumaRules::SeriesV5, [Some(1), Some(0)])]
+    {
+        let mut b = Bench::with_rules(topo(2, 1, 2, 1), &[0, 0], &[0, 1], rules);
+        let fault = |b: &mut Bench, node, last, pages| {
+            let fault = HintFault { pages, ..b.fault(0, node, Some((1, last))) };
+            b.fair.numa_fault(&b.env, &fault, &mut b.mm, 300, 300 * TICK)
+        };
+        fault(&mut b, 1, 0, 10);
+        fault(&mut b, 0, 1, 90);
+        b.mm.seq = 1;
+        let action = fault(&mut b, 0, 0, 30);
+        assert_eq!(action.preferred, preferred[0], "{rules:?}: the 90 faults were shared");
+        assert_eq!(action.go, Go::Stay);
+        assert_eq!(fault(&mut b, 0, 0, 1).preferred, None, "{rules:?}: once for each scan");
+        b.mm.seq = 2;
+        assert_eq!(fault(&mut b, 0, 0, 1).preferred, preferred[1], "{rules:?}: 5 of node 1 left");
+    }
 }

@@ -12,7 +12,7 @@ use super::HUGE_PAGES;
 use super::nodes::Nodes;
 use super::region::{Place, Region, RegionId};
 use crate::kernel::Kernel;
-use scxlab_fair::{HintFault, LastAccess};
+use scxlab_fair::{HintFault, LastAccess, NumaRules};
 use scxlab_machine::id::{CpuId, Nanos, NodeId, TaskId};
 
 impl Region {
@@ -52,6 +52,8 @@ impl Kernel {
         id: RegionId,
         unit: usize,
     ) -> Nanos {
+        let early = self.numa_balancing.rules() != NumaRules::Linux73;
+        let (jiffies, tick_ns) = (self.jiffies(), self.ticks.period_ns);
         let (leader, pid) = (self.tasks[task].leader, self.tasks[task].pid);
         let here = self.machine.topology.cpu(cpu).node;
         let memory = self.memory.as_deref_mut().expect("a region exists");
@@ -70,6 +72,7 @@ impl Kernel {
             cpu,
             node: node.0,
             pages,
+            faults,
             last,
             shared,
             local: node == here,
@@ -80,7 +83,8 @@ impl Kernel {
             let memory = self.memory.as_deref_mut().expect("checked");
             let region = memory.regions[id.0 as usize].as_deref_mut().expect("in use");
             fault.failed = memory.nodes.free(here) < pages;
-            fault.migrated = !fault.failed;
+            let limited = early && !memory.rates.admit(here, pages, (jiffies, tick_ns));
+            fault.migrated = !fault.failed && !limited;
             if fault.migrated {
                 region.migrate(unit, here, &mut memory.nodes);
                 fault.node = here.0;
@@ -96,7 +100,7 @@ impl Kernel {
             }
         }
         let memory = self.memory.as_deref_mut().expect("checked");
-        if node != here && memory.nodes.capacity(here) > 0 {
+        if (node != here || early) && memory.nodes.capacity(here) > 0 {
             let region = memory.regions[id.0 as usize].as_deref_mut().expect("in use");
             region.exchange_last(unit, LastAccess::new(cpu, pid as i32));
         }

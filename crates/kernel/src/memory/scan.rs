@@ -12,7 +12,7 @@
 
 use super::region::{MemPolicy, Place, Region, RegionId};
 use super::{HUGE_PAGES, Memory};
-use scxlab_fair::{MmScan, ScanBudget};
+use scxlab_fair::{MmScan, NumaRules, ScanBudget};
 use scxlab_machine::id::{Nanos, NodeId, TaskId};
 
 /// `VMA_PID_RESET_PERIOD`: time after which a region's oldest record of threads is dropped, ms.
@@ -41,7 +41,7 @@ struct Vma {
 }
 
 /// `struct vma_numab_state`. Times are jiffies.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct VmaNuma {
     start_seq: u32,
     prev_seq: u32,
@@ -58,6 +58,7 @@ pub(crate) struct Scanner {
     pub node: NodeId,
     pub jiffies: u64,
     pub tick_ns: Nanos,
+    pub rules: NumaRules,
 }
 
 /// What a scan marked.
@@ -114,6 +115,12 @@ impl Memory {
 
     pub(crate) fn mm_mut(&mut self, leader: TaskId) -> Option<&mut Mm> {
         self.mms.get_mut(&leader)
+    }
+
+    /// `mm->total_vm`, as far as regions go.
+    pub(crate) fn vm_pages(&self, leader: TaskId) -> u64 {
+        let vmas = self.mms.get(&leader).into_iter().flat_map(|mm| &mm.vmas);
+        vmas.filter_map(|vma| self.region(vma.region)).map(|region| region.spec.pages).sum()
     }
 
     /// `get_mm_rss()`, as far as regions go.
@@ -207,6 +214,12 @@ impl Vma {
         if region.spec.policy != MemPolicy::FirstTouch {
             return Look::Skip;
         }
+        if by.rules != NumaRules::Linux73 {
+            // `page_mapcount() == 1` in `change_pte_range()` of 3.9.
+            let shared = by.rules == NumaRules::Linux39 && region.mappers > 1;
+            self.numa.get_or_insert_with(VmaNuma::default);
+            return if shared { Look::Skip } else { Look::Scan };
+        }
         let jiffies = |ms: u64| (ms * 1_000_000).div_ceil(by.tick_ns);
         let numa = self.numa.get_or_insert_with(|| VmaNuma {
             start_seq: mm.seq,
@@ -278,7 +291,8 @@ impl Region {
     /// that changed.
     fn mark(&mut self, unit: usize, by: &Scanner) -> u64 {
         let Place::On(node) = self.place(unit) else { return 0 };
-        let alone = self.mappers <= 1 && by.nr_threads == 1;
+        let early = by.rules != NumaRules::Linux73;
+        let alone = self.mappers <= 1 && by.nr_threads == 1 && !early;
         if self.is_marked(unit) || alone && node == by.node {
             return 0;
         }

@@ -77,6 +77,10 @@ impl Env for View<'_> {
         self.memory.map_or(0, |memory| memory.rss(self.tasks[task].leader))
     }
 
+    fn vm_pages(&self, task: TaskId) -> u64 {
+        self.memory.map_or(0, |memory| memory.vm_pages(self.tasks[task].leader))
+    }
+
     fn has_mm(&self, task: TaskId) -> bool {
         let t = &self.tasks[task];
         !t.kthread && !t.exiting && !t.is_idle_task()

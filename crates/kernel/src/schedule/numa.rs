@@ -13,7 +13,7 @@ use crate::cpu::Push;
 use crate::kernel::Kernel;
 use crate::memory::scan::Scanner;
 use crate::task::Class;
-use scxlab_fair::{FairTopo, Go, HintFault, MmScan};
+use scxlab_fair::{FairTopo, Go, HintFault, MmScan, NumaRules};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
 /// Automatic NUMA balancing (`kernel.numa_balancing`).
@@ -25,14 +25,46 @@ pub enum NumaBalancing {
     On,
     /// Ticks of tasks of sched_ext scan too. No kernel does this.
     Ext,
+    /// As `Ext`, by the rules of Linux 3.9.
+    ExtLinux39,
+    /// As `Ext`, by the rules of `NumaRules::SeriesV5`.
+    ExtSeriesV5,
 }
 
 impl NumaBalancing {
+    pub const ALL: [NumaBalancing; 5] = [
+        NumaBalancing::Off,
+        NumaBalancing::On,
+        NumaBalancing::Ext,
+        NumaBalancing::ExtLinux39,
+        NumaBalancing::ExtSeriesV5,
+    ];
+
     pub fn name(self) -> &'static str {
         match self {
             NumaBalancing::Off => "off",
             NumaBalancing::On => "on",
             NumaBalancing::Ext => "ext",
+            NumaBalancing::ExtLinux39 => "ext-3.9",
+            NumaBalancing::ExtSeriesV5 => "ext-v5",
+        }
+    }
+
+    /// Returns the mode of a name.
+    pub fn named(name: &str) -> Option<NumaBalancing> {
+        NumaBalancing::ALL.into_iter().find(|mode| mode.name() == name)
+    }
+
+    /// Whether ticks of tasks of sched_ext scan.
+    pub fn scans_ext(self) -> bool {
+        !matches!(self, NumaBalancing::Off | NumaBalancing::On)
+    }
+
+    pub(crate) fn rules(self) -> NumaRules {
+        match self {
+            NumaBalancing::ExtLinux39 => NumaRules::Linux39,
+            NumaBalancing::ExtSeriesV5 => NumaRules::SeriesV5,
+            _ => NumaRules::Linux73,
         }
     }
 }
@@ -41,7 +73,8 @@ impl Kernel {
     /// Switches balancing on in the default class, when the first region is made.
     pub(crate) fn numa_start(&mut self) {
         if self.numa_balancing != NumaBalancing::Off {
-            self.fair.numa_enable(&FairTopo::new(&self.machine.topology));
+            let rules = self.numa_balancing.rules();
+            self.fair.numa_enable(&FairTopo::new(&self.machine.topology), rules);
         }
     }
 
@@ -76,7 +109,7 @@ impl Kernel {
         let task = self.cpus[cpu].curr;
         let scans = match self.tasks[task].class {
             Class::Fair => true,
-            Class::Ext => self.numa_balancing == NumaBalancing::Ext,
+            Class::Ext => self.numa_balancing.scans_ext(),
             _ => false,
         };
         if !scans || !self.fair.numa_enabled() {
@@ -94,16 +127,21 @@ impl Kernel {
             return;
         }
         let budget = self.fair_numa_scan(task, &mut scan, jiffies);
+        let rules = self.numa_balancing.rules();
         let by = Scanner {
             pid: self.tasks[task].pid,
             nr_threads: self.tasks[leader].nr_other_threads + 1,
             node: self.machine.topology.cpu(cpu).node,
             jiffies,
             tick_ns: self.ticks.period_ns,
+            rules,
         };
         let memory = self.memory.as_mut().expect("checked");
         memory.mm_mut(leader).expect("checked").scan = scan;
         let Some(budget) = budget else { return };
+        if rules != NumaRules::Linux73 && memory.rates.stop_scans(by.node, &by) {
+            return;
+        }
         let done = memory.scan(leader, &by, budget);
         memory.stats.pte_updates += done.entries;
         if done.entries == 0 {

@@ -265,14 +265,11 @@ impl Planner<'_> {
             text.as_ref().map(parse).transpose().map_err(|e| fault(e.to_string()))
         };
         let numa_balancing = match text.numa_balancing.as_deref() {
-            None | Some("on") => NumaBalancing::On,
-            Some("off") => NumaBalancing::Off,
-            Some("ext") => NumaBalancing::Ext,
-            Some(other) => {
-                return Err(fault(format!(
-                    "numa_balancing is \"{other}\", must be off, on or ext"
-                )));
-            }
+            None => NumaBalancing::default(),
+            Some(name) => NumaBalancing::named(name).ok_or_else(|| {
+                let names = NumaBalancing::ALL.map(NumaBalancing::name).join(", ");
+                fault(format!("numa_balancing is \"{name}\", must be one of {names}"))
+            })?,
         };
         let mut setup = Setup {
             text: text.clone(),

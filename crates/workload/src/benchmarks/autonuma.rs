@@ -4,8 +4,11 @@
 //!
 //! Models: `bzero` of a buffer, `passes` times in each thread. In numa01 all threads of a process
 //! clear the same memory; in the other tests each thread clears a part of its own, of size `size /
-//! threads`. Before that, each thread of both numa01 tests clears all memory of its process once,
-//! at the same time as the others, so pages lie on the nodes of all threads. In numa02 the first
+//! threads`. Before that, each thread of both numa01 tests clears all memory of its process once.
+//! In numa01 the threads reach each page together, because a thread that is behind finds in a cache
+//! what the first has cleared, and catches up while the first waits for the next page. Any of them
+//! may touch a page first, so pages lie on the nodes of all threads: here, each thread first
+//! touches an equal part. In numa02 the first
 //! thread clears all memory before it starts the others, so pages lie on its node. A unit is one
 //! pass of one thread over its memory; the clearing before the passes counts none.
 //! Leaves out: the memory of the program itself, and memory traffic between threads that clear the
@@ -123,7 +126,16 @@ fn build(params: &Params, test: Test) -> Result<Program, WorkloadError> {
         _ => (Vec::new(), all.into_iter().chain([passes]).collect()),
     };
     let name = |p: u32| format!("{}-{p}", params.generator);
-    let of_process = |p| process(&name(p), threads, first.clone(), worker.clone());
+    // Of each of the shared memory's `threads` parts, one thread touches the pages first.
+    let share = (part / u64::from(threads) / PAGE * PAGE).max(PAGE);
+    let touched_first = |i: u32| -> Vec<Op> {
+        let offset = u64::from(i) * share;
+        let some = test == Test::Numa01 && offset + share <= part;
+        some.then(|| clear_part("part0", offset, share)).into_iter().collect()
+    };
+    let workers: Vec<Vec<Op>> =
+        (0..threads).map(|i| [touched_first(i), worker.clone()].concat()).collect();
+    let of_process = |p| process(&name(p), first.clone(), &workers);
     Ok(Program {
         duration: params.maybe_time("duration")?,
         regions: vec![region],
@@ -136,7 +148,16 @@ fn build(params: &Params, test: Test) -> Result<Program, WorkloadError> {
 const PAGE: u64 = 4096;
 
 fn clear(region: String) -> Op {
-    Op::Touch(BufferArg {
+    Op::Touch(buffer(region))
+}
+
+/// Clears `size` bytes from `offset` on.
+fn clear_part(region: &str, offset: u64, size: u64) -> Op {
+    Op::Touch(BufferArg { offset, size: Some(ByteSize(size)), ..buffer(region.to_owned()) })
+}
+
+fn buffer(region: String) -> BufferArg {
+    BufferArg {
         region: Some(region),
         offset: 0,
         kind: TouchKind::Write,
@@ -144,19 +165,29 @@ fn clear(region: String) -> Op {
         count: 0,
         stride: 64,
         pattern: Pattern::Sequential,
-    })
+    }
 }
 
 /// Returns the threads of a process: the first one, which executes `first`, starts the others and
-/// waits for them, and the others, which execute `ops`.
-fn process(name: &str, threads: u32, mut first: Vec<Op>, ops: Vec<Op>) -> [ThreadTemplate; 2] {
-    let worker = format!("{name}-worker");
-    let start = Op::Loop { times: Some(threads.into()), ops: vec![Op::Fork(worker.clone())] };
+/// waits for them, and the others, which execute `workers`.
+fn process(name: &str, mut first: Vec<Op>, workers: &[Vec<Op>]) -> Vec<ThreadTemplate> {
     let template = |thread: &str, instances, ops| ThreadTemplate {
         instances,
         process: Some(name.to_owned()),
         ..ThreadTemplate::new(thread, ops)
     };
-    first.extend([start, Op::Join]);
-    [template(name, 1, first), template(&worker, 0, ops)]
+    let mut threads = Vec::new();
+    // Threads with the same ops are instances of one template.
+    for same in workers.chunk_by(|a, b| a == b) {
+        let worker = match threads.is_empty() {
+            true => format!("{name}-worker"),
+            false => format!("{name}-worker-{}", threads.len()),
+        };
+        let start = vec![Op::Fork(worker.clone())];
+        first.push(Op::Loop { times: Some(same.len() as u64), ops: start });
+        threads.push(template(&worker, 0, same[0].clone()));
+    }
+    first.push(Op::Join);
+    threads.insert(0, template(name, 1, first));
+    threads
 }

@@ -7,7 +7,8 @@
 //! cache's spin lock; operations that change the file system take the journal's. Reads and writes
 //! copy between the client and the page cache. A flush asks the journal's thread for a commit and
 //! sleeps until the disk has it; one commit serves all clients that wait. A unit is an operation.
-//! With `cache`, the page cache is a region of memory that all clients share.
+//! With `cache`, the page cache is a region of memory that all clients share, and `memory` percent of
+//! the work of each operation is access to it.
 //! Leaves out: the writing back of the page cache; the queue of the disk; locks of
 //! directories (each client has its own); a flush that begins during a commit waits for the end of
 //! that commit, not for the next one.
@@ -15,9 +16,9 @@
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;
 use crate::program::region::ByteSize;
-use crate::program::work::BufferArg;
+use crate::program::work::{BufferArg, ComputeArg, MemoryUse};
 use crate::program::{
-    Op, Pattern, Program, RegionDef, RegionPolicy, Sharing, ThreadTemplate, TimeSpan, TouchKind,
+    Op, Pattern, Program, RegionDef, RegionPolicy, Sharing, ThreadTemplate, TouchKind,
 };
 
 pub(super) const GENERATOR: Generator = Generator {
@@ -34,6 +35,7 @@ pub(super) const GENERATOR: Generator = Generator {
         ),
         param("commit", "128", "KiB that a commit of the journal writes"),
         param("cache", "0", "MiB of the page cache that reads and writes copy; 0: no region"),
+        param("memory", "0", "percentage of the work that is access to the page cache of `cache`"),
         param("duration", "2s", "length of the run (-t), or none"),
     ],
     build,
@@ -42,6 +44,9 @@ pub(super) const GENERATOR: Generator = Generator {
 /// Bytes of a read or a write, mean. In the published output that `MIX` comes from, throughput
 /// times length over the number of reads and writes is 15.2 kB.
 const TRANSFER_BYTES: u64 = 15_200;
+
+/// Name of the page cache's region.
+const CACHE: &str = "cache";
 
 /// An operation of the load file.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,7 +88,7 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     let commit = u64::from(params.number("commit", 1, 1 << 20)?) * 1024;
     let cache = u64::from(params.number("cache", 0, 1 << 24)?) << 20;
     let cache = (cache > 0).then(|| RegionDef {
-        name: "cache".into(),
+        name: CACHE.into(),
         size: ByteSize(cache),
         of: Sharing::All,
         policy: RegionPolicy::FirstTouch,
@@ -91,8 +96,21 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
         huge: None,
         merge: 0,
     });
+    let memory = u64::from(params.number("memory", 0, 100)?);
+    if memory > 0 && cache.is_none() {
+        return Err(params.bad("memory", "0, or a percentage beside cache=MIB"));
+    }
+    let memory = (memory > 0).then(|| MemoryUse {
+        region: CACHE.into(),
+        percent: memory,
+        kind: TouchKind::Read,
+        pattern: Pattern::Random,
+        offset: 0,
+        size: None,
+    });
+    let work = ComputeArg { work, memory };
     let round = order().into_iter();
-    let round = round.flat_map(|operation| ops(operation, work, &locked, cache.is_some()));
+    let round = round.flat_map(|operation| ops(operation, &work, &locked, cache.is_some()));
     let round = round.collect();
     let client = ThreadTemplate {
         instances: params.number("clients", 1, 10_000)?,
@@ -133,7 +151,7 @@ fn order() -> Vec<Operation> {
 
 fn ops(
     operation: Operation,
-    work: TimeSpan,
+    work: &ComputeArg,
     locked: &dyn Fn(&str) -> Vec<Op>,
     cached: bool,
 ) -> Vec<Op> {
@@ -148,7 +166,7 @@ fn ops(
             pattern: Pattern::Sequential,
         };
         let shared = BufferArg {
-            region: Some("cache".into()),
+            region: Some(CACHE.into()),
             size: None,
             count: TRANSFER_BYTES / 64,
             ..own.clone()
@@ -168,7 +186,7 @@ fn ops(
             Op::Unlock("commit".into()),
         ],
     };
-    [vec![Op::Compute(work.into())], own, vec![Op::Count(1)]].concat()
+    [vec![Op::Compute(work.clone())], own, vec![Op::Count(1)]].concat()
 }
 
 #[cfg(test)]

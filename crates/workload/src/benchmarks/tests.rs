@@ -2,6 +2,7 @@
 //! Tests of every generator with its defaults, and of the form of workload arguments.
 
 mod autonuma;
+mod dbench;
 mod judged;
 mod reflex;
 mod sysbench;

@@ -35,12 +35,12 @@ fn memory_is_shared_or_in_parts() {
     assert!(error("numa02,processes=2").contains("unknown parameter \"processes\""));
 }
 
-/// Each thread of the numa01 tests clears all parts before its passes. In numa02 the first thread
-/// does so before it starts the others.
+/// Each thread of the numa01 tests clears all parts before its passes; in numa01 it first touches
+/// an equal part of the memory. In numa02 the first thread clears all before it starts the others.
 #[test]
 fn everything_is_cleared_first() {
     for (arg, cleared, by_first) in [
-        ("numa01,threads=3", 1, 0),
+        ("numa01,threads=3", 2, 0),
         ("numa01_THREAD_ALLOC,threads=3", 3, 0),
         ("numa02,threads=3", 0, 3),
     ] {
@@ -52,6 +52,22 @@ fn everything_is_cleared_first() {
         assert_eq!(first.len(), cleared, "{arg}");
         let starter = program.threads.iter().find(|t| t.instances == 1).unwrap();
         let touches = starter.ops.iter().take_while(|op| matches!(op, Op::Touch(_)));
-        assert_eq!((touches.count(), starter.ops.len()), (by_first, by_first + 2), "{arg}");
+        let starts = starter.ops.iter().filter(|op| matches!(op, Op::Loop { .. })).count();
+        assert_eq!(touches.count(), by_first, "{arg}");
+        assert_eq!(starter.ops.len(), by_first + starts + 1, "{arg}");
     }
+}
+
+#[test]
+fn the_threads_of_numa01_touch_equal_parts_first() {
+    let program = program("numa01,threads=4,size=64MiB");
+    let workers = program.threads.iter().filter(|t| t.instances == 0);
+    let first = workers.filter(|t| t.process.as_deref() == Some("numa01-0")).map(|t| &t.ops[0]);
+    let parts: Vec<_> = first
+        .map(|op| match op {
+            Op::Touch(touch) => (touch.offset >> 20, touch.size.map(|size| size.0 >> 20)),
+            _ => panic!("{op:?}"),
+        })
+        .collect();
+    assert_eq!(parts, [(0, Some(16)), (16, Some(16)), (32, Some(16)), (48, Some(16))]);
 }
