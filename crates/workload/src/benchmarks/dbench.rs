@@ -7,8 +7,8 @@
 //! cache's spin lock; operations that change the file system take the journal's. Reads and writes
 //! copy between the client and the page cache. A flush asks the journal's thread for a commit and
 //! sleeps until the disk has it; one commit serves all clients that wait. A unit is an operation.
-//! With `cache`, the page cache is a region of memory that all clients share, and `memory` percent of
-//! the work of each operation is access to it.
+//! With `cache`, the page cache is a region of memory that all clients share, and `memory` percent
+//! of the work of each operation is access to it.
 //! Leaves out: the writing back of the page cache; the queue of the disk; locks of
 //! directories (each client has its own); a flush that begins during a commit waits for the end of
 //! that commit, not for the next one.
