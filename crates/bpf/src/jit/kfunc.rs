@@ -15,7 +15,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Value};
 
 use super::ctx::{self, Way};
-use super::in_place::{self, at};
+use super::in_place::{self, InPlaceFuncs, at};
 use super::memory::{AccessLocation, guest};
 use super::translate::{I32, I64, Translator, flags};
 use crate::errno::{E2BIG, EINVAL, neg};
@@ -25,7 +25,7 @@ use crate::kfunc::num::MAX_LOOPS;
 use crate::kfunc::{self, InPlaceBuiltin, KfuncId};
 
 /// Flags of a load of `InPlaceValues`, which do not change while code runs.
-pub fn shared_value() -> MemFlagsData {
+fn shared_value() -> MemFlagsData {
     flags().with_readonly()
 }
 
@@ -199,15 +199,17 @@ impl Translator<'_, '_> {
         self.settle();
         let (slow, done) = self.in_place_blocks();
         let (cpu, mask) = (self.low_half(1), self.reg(2));
-        let shared = self.shared();
-        let cpus = self.b.ins().load(I64, shared_value(), shared, at::NR_CPUS);
-        let exists = self.b.ins().icmp(IntCC::UnsignedLessThan, cpu, cpus);
+        let InPlaceFuncs { nr_cpus, mask_bytes, .. } = self.input.in_place;
+        let exists = self.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, cpu, i64::from(nr_cpus));
         self.go_on_if(exists, slow);
-        let bytes = self.b.ins().load(I64, shared_value(), shared, at::MASK_BYTES);
-        let place = self.readable_on_page(mask, bytes, slow);
-        let offset = self.b.ins().ushr_imm_u(cpu, 6);
-        let offset = self.b.ins().ishl_imm_u(offset, 3);
-        let word = self.b.ins().iadd(place, offset);
+        let place = self.readable_on_page(mask, mask_bytes, slow);
+        let word = if mask_bytes == I64.bytes() {
+            place
+        } else {
+            let offset = self.b.ins().ushr_imm_u(cpu, 6);
+            let offset = self.b.ins().ishl_imm_u(offset, 3);
+            self.b.ins().iadd(place, offset)
+        };
         let word = self.b.ins().load(I64, guest(), word, 0);
         let bit = self.b.ins().ushr(word, cpu);
         let bit = self.b.ins().band_imm_u(bit, 1);
