@@ -135,9 +135,11 @@ pins:
 unit:
 	$(call step,tests)
 	@$(CARGO) test --locked --quiet --workspace
-	@$(MAKE) --no-print-directory python
+	$(call step,Python module)
+	@tools/python.sh
 
-# Compares the module with the command that `unit` has built.
+# The end of `unit`, where the tests of the command have built it. Built alone, its dependencies have
+# fewer features, and all of them are compiled again.
 python:
 	$(call step,Python module)
 	@$(CARGO) build --locked --quiet --package scxlab-cli --bin scxlab

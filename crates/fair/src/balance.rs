@@ -72,7 +72,9 @@ pub(super) struct Attempt {
     pub dst: CpuId,
     pub src: CpuId,
     pub idle: IdleType,
+    /// CPUs of the domain that take part. `whole` tells that these are still all.
     pub cpus: Words,
+    pub whole: bool,
     pub dst_groups: Words,
     pub kind: ImbalanceKind,
     pub imbalance: i64,
@@ -83,6 +85,13 @@ pub(super) struct Attempt {
     pub dst_pinned: bool,
     pub new_dst: CpuId,
     pub active: bool,
+}
+
+impl Attempt {
+    fn exclude(&mut self, cpu: CpuId) {
+        cpumask::clear(&mut self.cpus, cpu);
+        self.whole = false;
+    }
 }
 
 /// Tasks that balancing between nodes may move (`enum fbq_type`), the first choice first.
@@ -144,7 +153,7 @@ impl Fair {
             lb.all_pinned = true;
             let moved = self.pull(env, &mut lb, out);
             if lb.all_pinned && self.rq_nr_running(env, src) > 1 {
-                cpumask::clear(&mut lb.cpus, src);
+                lb.exclude(src);
                 if cpumask::is_subset(&lb.cpus, &lb.dst_groups) {
                     self.balanced(&lb, false);
                     return (0, true);
@@ -167,8 +176,9 @@ impl Fair {
             dst: this_cpu,
             src: this_cpu,
             idle,
-            cpus: shape.span.iter().copied().collect(),
-            dst_groups: group.balance_mask.iter().copied().collect(),
+            cpus: Words::from_slice(&shape.span),
+            whole: true,
+            dst_groups: Words::from_slice(&group.balance_mask),
             kind: ImbalanceKind::Load,
             imbalance: 0,
             looped: 0,
@@ -196,7 +206,7 @@ impl Fair {
             if !(lb.dst_pinned && lb.imbalance > 0) {
                 break;
             }
-            cpumask::clear(&mut lb.cpus, lb.dst);
+            lb.exclude(lb.dst);
             lb.dst = lb.new_dst;
             lb.dst_pinned = false;
             lb.looped = 0;
@@ -307,14 +317,23 @@ impl Fair {
     }
 
     fn survey(&mut self, env: &dyn Env, lb: &Attempt) -> Survey {
-        let pct = self.domains.shape(lb.this_cpu, lb.level).imbalance_pct;
-        let dst_idle = lb.idle != IdleType::Busy;
-        let mut local = None;
-        let mut busiest: Option<(usize, GroupStats)> = None;
+        let kept = lb.whole && !env.others_queue();
+        if kept {
+            self.refresh_sums(lb.this_cpu, lb.level);
+        }
+        let shape = self.domains.shape(lb.this_cpu, lb.level);
+        let (mut local, mut busiest) = (None, None);
         let (mut load, mut capacity, mut util, mut overloaded) = (0, 0, 0, false);
         for group in self.groups_from_own(lb.this_cpu, lb.level) {
-            let own = cpumask::test(&self.domains.groups[group].span, lb.dst);
-            let stats = self.balance_stats(env, group, &lb.cpus, own, dst_idle, pct);
+            let row = &self.domains.groups[group];
+            let own = cpumask::test(&row.span, lb.dst);
+            let mut stats = match kept {
+                true => self.kept_stats(env, row),
+                false => self.counted_stats(env, row, &lb.cpus),
+            };
+            let smt = !own && lb.idle != IdleType::Busy && row.flags.share_capacity;
+            stats.smt_balance = smt && stats.h_nr_running > 1;
+            stats.judge(row, shape.imbalance_pct);
             if own {
                 local = Some((group, stats));
             } else if self.busier(busiest.as_ref(), group, &stats) {
@@ -546,7 +565,8 @@ impl Fair {
         let mut busiest = None;
         let (mut top, mut top_capacity) = (0, 1);
         let tasks = if self.numa.is_some() { self.tasks_to_move(lb, group) } else { TaskKind::All };
-        for cpu in cpumask::iter(&self.domains.groups[group].span) {
+        let row = &self.domains.groups[group];
+        for cpu in cpumask::iter_within(&row.span, row.words.clone()) {
             let nr = self.nr_runnable(cpu);
             if !cpumask::test(&lb.cpus, cpu) || nr == 0 {
                 continue;

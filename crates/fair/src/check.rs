@@ -29,6 +29,8 @@ pub enum Violation {
     Free { cpu: CpuId },
     #[error("CPU {cpu}: the tree and a linear search pick different tasks")]
     Pick { cpu: CpuId },
+    #[error("CPU {cpu}: the sums of its group at level {level} are not those of the group's CPUs")]
+    Sums { cpu: CpuId, level: usize },
     #[error("NUMA group {group}: the {what} is {kept}, but its members have {found}")]
     NumaGroup { group: usize, what: &'static str, kept: i64, found: i64 },
     #[error("CPU {cpu}: a queue's load is {kept}, should be {found}")]
@@ -47,6 +49,7 @@ impl Fair {
         queued.extend(self.curr_queued(cpu));
         self.check_counts(cpu, &queued)?;
         self.check_loads(cpu)?;
+        self.check_group_sums(cpu)?;
         if !queued.is_empty() {
             self.check_eligibility(cpu, &waiting, &queued)?;
         }
@@ -132,6 +135,20 @@ impl Fair {
         for (row, found) in self.rqs.0.iter().zip(found).filter(|(row, _)| row.cpu == cpu) {
             if row.load != found {
                 return Err(Violation::Load { cpu, kept: row.load, found });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the sums of the groups that contain the CPU, after bringing them up to date as a
+    /// balance does.
+    fn check_group_sums(&mut self, cpu: CpuId) -> Result<(), Violation> {
+        for level in 0..self.domains.of_cpu[cpu.idx()].len() {
+            self.refresh_sums(cpu, level);
+            let own = self.groups_from_own(cpu, level).next();
+            let group = &self.domains.groups[own.expect("a CPU is in a group")];
+            if *self.sums.of_group(group) != self.recount(&group.span) {
+                return Err(Violation::Sums { cpu, level });
             }
         }
         Ok(())

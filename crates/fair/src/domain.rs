@@ -15,7 +15,9 @@ use super::params::Params;
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CpuId, Nanos};
 use scxlab_machine::topology::Topology;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Topology of the machine as this class uses it.
@@ -67,6 +69,8 @@ pub(super) struct Flags {
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub span: Arc<CpuMask>,
+    /// Words of the span that contain CPUs.
+    pub words: Range<usize>,
     pub span_weight: u32,
     pub flags: Flags,
     /// Indices into `Domains::groups`.
@@ -82,6 +86,8 @@ pub(super) struct Shape {
 #[derive(Clone, Debug)]
 pub(super) struct SchedGroup {
     pub span: Arc<CpuMask>,
+    /// Words of the span that contain CPUs.
+    pub words: Range<usize>,
     pub weight: u32,
     pub cores: u32,
     pub capacity: u64,
@@ -92,6 +98,8 @@ pub(super) struct SchedGroup {
     pub balance_mask: Arc<CpuMask>,
     /// Pinned tasks kept the domain one level below, which spans this group, from being balanced.
     pub imbalance: bool,
+    /// Place of the group's sums, which `Sums::new` assigns.
+    pub sums: u32,
 }
 
 /// State of an LLC that its CPUs share.
@@ -138,7 +146,7 @@ pub(super) struct Domains {
     pub llc_level: Vec<Option<u32>>,
     /// `cores` holds the on-line CPUs of each core, indexed by core. `core_of` holds the core of
     /// each CPU, indexed by CPU.
-    pub cores: Vec<CpuMask>,
+    pub cores: Vec<SmallVec<[CpuId; 2]>>,
     pub core_of: Vec<u32>,
     pub smt_present: bool,
 }
@@ -175,14 +183,14 @@ impl Domains {
             llc_of: topo.llc.clone(),
             llc_size: vec![1; n],
             llc_level: vec![None; n],
-            cores: vec![CpuMask::new(n); cores],
+            cores: vec![SmallVec::new(); cores],
             core_of: topo.core.clone(),
             ..Domains::default()
         };
         for cpu in (0..n).filter(|&cpu| online[cpu]) {
-            cpumask::set(&mut domains.cores[topo.core[cpu] as usize], CpuId(cpu as u32));
+            domains.cores[topo.core[cpu] as usize].push(CpuId(cpu as u32));
         }
-        domains.smt_present = domains.cores.iter().any(|core| cpumask::weight(core) > 1);
+        domains.smt_present = domains.cores.iter().any(|core| core.len() > 1);
         let levels = levels(topo, online);
         for cpu in (0..n).filter(|&cpu| online[cpu]) {
             domains.llc_size[cpu] = cpumask::weight(levels[1].span(cpu));
@@ -280,6 +288,7 @@ impl Domains {
         let groups = self.make_groups(topo, levels, at, cpu);
         let shape = self.shapes.len() as u32;
         self.shapes.push(Shape {
+            words: words_of(&span),
             span,
             span_weight,
             flags,
@@ -356,6 +365,8 @@ impl Domains {
             flags,
             balance_mask,
             imbalance: false,
+            sums: 0,
+            words: words_of(&span),
             span,
         }
     }
@@ -388,12 +399,14 @@ impl Domains {
         }
     }
 
+    #[inline]
     pub fn shape(&self, cpu: CpuId, level: usize) -> &Shape {
         &self.shapes[self.of_cpu[cpu.idx()][level].shape as usize]
     }
 
     /// Returns the `Shape` (the data that all CPUs of a domain share) of a CPU's LLC domain, or
     /// None if the LLC has no domain.
+    #[inline]
     pub fn llc_shape(&self, cpu: CpuId) -> Option<&Shape> {
         self.llc_level[cpu.idx()].map(|level| self.shape(cpu, level as usize))
     }
@@ -403,14 +416,20 @@ impl Domains {
         Some(&mut self.shared[shared as usize])
     }
 
-    /// On-line CPUs of a CPU's core, including the CPU itself.
-    pub fn siblings(&self, cpu: CpuId) -> &CpuMask {
+    /// On-line CPUs of a CPU's core, including the CPU itself, in ascending order.
+    pub fn siblings(&self, cpu: CpuId) -> &[CpuId] {
         &self.cores[self.core_of[cpu.idx()] as usize]
     }
 
     pub fn share_cache(&self, a: CpuId, b: CpuId) -> bool {
         a == b || self.llc_of[a.idx()] == self.llc_of[b.idx()]
     }
+}
+
+/// Returns the words of a set from the first that is not 0 to the last.
+fn words_of(span: &[u64]) -> Range<usize> {
+    let end = span.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
+    span.iter().position(|word| *word != 0).unwrap_or(end)..end
 }
 
 /// Returns the child span of `cpu` within a domain of span `span`: that of the largest lower level

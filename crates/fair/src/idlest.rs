@@ -10,6 +10,7 @@ use super::lb_stats::{GroupStats, GroupType};
 use super::{Env, Fair, WakeFlags};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, TaskId};
+use smallvec::SmallVec;
 
 /// Largest difference between two nodes, in tasks, that is not balanced, so that a pair of tasks
 /// may stay on one node.
@@ -76,7 +77,8 @@ impl Fair {
         let pct = self.domains.shape(this_cpu, level).imbalance_pct;
         let mut local = None;
         let mut idlest: Option<(usize, GroupStats)> = None;
-        for group in self.groups_from_own(this_cpu, level) {
+        let groups: SmallVec<[usize; 64]> = self.groups_from_own(this_cpu, level).collect();
+        for group in groups {
             let span = &self.domains.groups[group].span;
             if !cpumask::intersects(span, env.allowed(task)) {
                 continue;
@@ -121,13 +123,11 @@ impl Fair {
         &self,
         cpu: CpuId,
         level: usize,
-    ) -> impl Iterator<Item = usize> + use<> {
+    ) -> impl Iterator<Item = usize> + '_ {
         let domain = &self.domains.of_cpu[cpu.idx()][level];
         let groups = &self.domains.shapes[domain.shape as usize].groups;
-        let own = domain.own as usize;
-        let order: smallvec::SmallVec<[u32; 64]> =
-            groups[own..].iter().chain(&groups[..own]).copied().collect();
-        order.into_iter().map(|g| g as usize)
+        let (before, from_own) = groups.split_at(domain.own as usize);
+        from_own.iter().chain(before).map(|group| *group as usize)
     }
 
     #[allow(clippy::too_many_arguments, reason = "one comparison, all of it needed")]

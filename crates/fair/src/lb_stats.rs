@@ -7,6 +7,7 @@
 //! Differs: group types that need asymmetric capacity, packing or cache-aware balancing do not
 //! occur.
 
+use super::domain::SchedGroup;
 use super::select::Words;
 use super::state::CfsRqId;
 use super::weight::CAPACITY_SCALE;
@@ -47,21 +48,49 @@ pub(super) struct GroupStats {
     pub overloaded: bool,
 }
 
+impl GroupStats {
+    /// Completes the statistics of a group for balancing by what follows from them.
+    #[inline(always)]
+    pub(super) fn judge(&mut self, group: &SchedGroup, imbalance_pct: u64) {
+        self.capacity = group.capacity;
+        self.weight = group.weight;
+        self.kind = classify(group, self, imbalance_pct);
+        if self.kind == GroupType::Overloaded {
+            self.avg_load = self.load * CAPACITY_SCALE / self.capacity;
+        }
+    }
+}
+
 impl Fair {
-    /// Statistics for balancing, over the CPUs of a group that are in `cpus`. `dst_idle` tells
-    /// whether the balancing CPU is idle.
-    pub(super) fn balance_stats(
+    /// Statistics for balancing over all CPUs of a group, from sums that are up to date. No other
+    /// class has queued tasks.
+    pub(super) fn kept_stats(&self, env: &dyn Env, group: &SchedGroup) -> GroupStats {
+        let sums = self.sums.of_group(group);
+        debug_assert_eq!(*sums, self.recount(&group.span), "of the CPUs {}", group.span);
+        let may_idle =
+            cpumask::iter_and_within(&group.span, &self.maybe_idle_cpus, group.words.clone());
+        let idle = may_idle.filter(|cpu| self.sums.of_cpu(*cpu).nr_queued == 0);
+        GroupStats {
+            load: sums.load,
+            util: sums.util,
+            runnable: sums.runnable,
+            nr_running: sums.nr_queued,
+            h_nr_running: sums.nr_runnable,
+            idle_cpus: idle.filter(|cpu| env.cpu_idle(*cpu)).count() as u32,
+            overloaded: sums.nr_overloaded != 0,
+            ..GroupStats::default()
+        }
+    }
+
+    /// Statistics for balancing over the CPUs of a group that are in `cpus`.
+    pub(super) fn counted_stats(
         &self,
         env: &dyn Env,
-        group: usize,
+        group: &SchedGroup,
         cpus: &Words,
-        local: bool,
-        dst_idle: bool,
-        imbalance_pct: u64,
     ) -> GroupStats {
-        let row = &self.domains.groups[group];
         let mut stats = GroupStats::default();
-        for cpu in cpumask::iter_and(&row.span, cpus) {
+        for cpu in cpumask::iter_and(&group.span, cpus) {
             let queue = &self.rqs[CfsRqId(cpu.0)];
             stats.load += queue.avg.load_avg;
             stats.util += self.cpu_util(cpu, None, false);
@@ -73,14 +102,6 @@ impl Fair {
                 stats.idle_cpus += 1;
             }
             stats.overloaded |= nr_running > 1;
-        }
-        stats.capacity = row.capacity;
-        stats.weight = row.weight;
-        stats.smt_balance =
-            !local && dst_idle && row.flags.share_capacity && stats.h_nr_running > 1;
-        stats.kind = self.classify(group, &stats, imbalance_pct);
-        if stats.kind == GroupType::Overloaded {
-            stats.avg_load = stats.load * CAPACITY_SCALE / stats.capacity;
         }
         stats
     }
@@ -118,7 +139,7 @@ impl Fair {
         }
         stats.capacity = row.capacity;
         stats.weight = row.weight;
-        stats.kind = self.classify(group, &stats, imbalance_pct);
+        stats.kind = classify(row, &stats, imbalance_pct);
         if matches!(stats.kind, GroupType::FullyBusy | GroupType::Overloaded) {
             stats.avg_load = stats.load * CAPACITY_SCALE / stats.capacity;
         }
@@ -128,15 +149,15 @@ impl Fair {
     fn idle_without(&self, env: &dyn Env, cpu: scxlab_machine::id::CpuId, task: TaskId) -> bool {
         env.cpu_idle(cpu) || env.curr_task(cpu) == Some(task)
     }
+}
 
-    fn classify(&self, group: usize, stats: &GroupStats, imbalance_pct: u64) -> GroupType {
-        match () {
-            _ if overloaded(stats, imbalance_pct) => GroupType::Overloaded,
-            _ if self.domains.groups[group].imbalance => GroupType::Imbalanced,
-            _ if stats.smt_balance => GroupType::SmtBalance,
-            _ if !has_capacity(stats, imbalance_pct) => GroupType::FullyBusy,
-            _ => GroupType::HasSpare,
-        }
+fn classify(group: &SchedGroup, stats: &GroupStats, imbalance_pct: u64) -> GroupType {
+    match () {
+        _ if overloaded(stats, imbalance_pct) => GroupType::Overloaded,
+        _ if group.imbalance => GroupType::Imbalanced,
+        _ if stats.smt_balance => GroupType::SmtBalance,
+        _ if !has_capacity(stats, imbalance_pct) => GroupType::FullyBusy,
+        _ => GroupType::HasSpare,
     }
 }
 

@@ -43,6 +43,7 @@ mod queue;
 mod select;
 mod shares;
 mod state;
+mod sums;
 mod task;
 mod tree;
 mod weight;
@@ -64,6 +65,7 @@ use domain::Domains;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use scxlab_machine::prefetch::prefetch;
 use state::{CfsRqId, Cpus, EntityId, Ents, FairCpu, FairTask, Group, Rqs};
+use sums::Sums;
 
 /// What the class must know about the rest of the system.
 pub trait Env {
@@ -79,6 +81,10 @@ pub trait Env {
     /// `rq->nr_running`).
     fn nr_running_other(&self, _cpu: CpuId) -> u32 {
         0
+    }
+    /// Whether `nr_running_other` is above 0 for some CPU.
+    fn others_queue(&self) -> bool {
+        false
     }
     /// Whether the task is a kernel thread bound to one CPU, which is never moved.
     fn per_cpu_kthread(&self, _task: TaskId) -> bool {
@@ -184,6 +190,7 @@ pub struct Fair {
     tasks: Vec<Option<FairTask>>,
     groups: Vec<Option<Group>>,
     domains: Domains,
+    sums: Sums,
     /// CPUs whose queues are empty or hold only tasks of idle policy or idle groups. Searches for
     /// an idle CPU visit only these CPUs, because no other CPU can be idle.
     maybe_idle_cpus: Box<[u64]>,
@@ -217,6 +224,7 @@ impl Fair {
             tasks: Vec::new(),
             groups: Vec::new(),
             domains: Domains::build(topo, &vec![true; nr_cpus], &params),
+            sums: Sums::default(),
             maybe_idle_cpus: vec![u64::MAX; nr_cpus.div_ceil(64)].into(),
             overloaded: false,
             nohz: nohz::Nohz::new(nr_cpus),
@@ -226,6 +234,7 @@ impl Fair {
             params,
         };
         fair.base_slice = fair.params.scaled_base_slice(fair.nr_online);
+        fair.sums = Sums::new(nr_cpus, &mut fair.domains.groups);
         // All CPUs are idle at the start. They enter the set of tickless CPUs, so that other CPUs
         // balance for them.
         (0..nr_cpus as u32).for_each(|cpu| fair.nohz_enter(CpuId(cpu)));

@@ -122,6 +122,9 @@ impl Fair {
     }
 
     fn age_entity(&mut self, now: u64, rq: CfsRqId, e: EntityId) {
+        if self.ents[e].avg.is_current(now) {
+            return;
+        }
         let weight = self.se_weight(e);
         let runnable = self.se_runnable(e);
         let running = self.rqs[rq].h_curr == e;
@@ -144,12 +147,17 @@ impl Fair {
             row.propagate = true;
             let divider = row.avg.divider();
             row.prop_runnable_sum += -((gone.runnable_avg * divider) as i64) >> 10;
+            self.sums.touch(rq);
             changed = true;
+        }
+        if row.avg.is_current(now) {
+            return changed;
         }
         let load = scale_load_down(row.load);
         let running = !row.h_curr.is_nil();
         if row.avg.update_sum(now, load, u64::from(row.h_nr_runnable), running) {
             row.avg.update_avg(1);
+            self.sums.touch(rq);
             changed = true;
         }
         changed
@@ -184,6 +192,7 @@ impl Fair {
         let queue = &mut self.rqs[rq].avg;
         let sum = (weight * avg.load_sum) as i64;
         pelt::shift(&mut queue.load_avg, &mut queue.load_sum, avg.load_avg as i64, sum);
+        self.sums.touch(rq);
     }
 
     pub(super) fn dequeue_load_avg(&mut self, rq: CfsRqId, e: EntityId) {
@@ -192,6 +201,7 @@ impl Fair {
         let queue = &mut self.rqs[rq].avg;
         let sum = (weight * avg.load_sum) as i64;
         pelt::shift(&mut queue.load_avg, &mut queue.load_sum, -(avg.load_avg as i64), -sum);
+        self.sums.touch(rq);
     }
 
     fn attach_load(&mut self, rq: CfsRqId, e: EntityId) {
@@ -242,6 +252,7 @@ impl Fair {
         self.rqs[gq].propagate = false;
         self.rqs[rq].propagate = true;
         self.rqs[rq].prop_runnable_sum += self.rqs[gq].prop_runnable_sum;
+        self.sums.touch(rq);
         self.propagate_util(rq, e, gq);
         self.propagate_runnable(rq, e, gq);
         self.propagate_load(rq, e, gq);

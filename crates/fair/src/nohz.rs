@@ -13,6 +13,7 @@
 use super::balance::{Balanced, IdleType};
 use super::domain::{Domains, FairTopo};
 use super::select::Wrap;
+use super::sums::Sums;
 use super::{Env, Fair};
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CpuId, Nanos};
@@ -138,7 +139,7 @@ impl Fair {
         if flags & NEXT != 0 {
             self.nohz.needs_update = false;
         }
-        let mut at = Wrap::new(this_cpu);
+        let mut at = Wrap::new(this_cpu, 0..self.nohz.idle.len());
         while let Some(cpu) = at.next_of(&self.nohz.idle, &self.maybe_idle_cpus, &mut 0) {
             if self.alone(cpu) || !self.idle(env, cpu) {
                 continue;
@@ -219,6 +220,7 @@ impl Fair {
         self.nr_online = online.iter().filter(|&&on| on).count() as u32;
         self.base_slice = self.params.scaled_base_slice(self.nr_online);
         self.domains = Domains::build(topo, &online, &self.params);
+        self.sums = Sums::new(online.len(), &mut self.domains.groups);
         let idle: Vec<CpuId> = cpumask::iter(&self.nohz.idle).collect();
         idle.into_iter().for_each(|cpu| self.count_busy(cpu, -1));
     }

@@ -48,6 +48,13 @@ impl SchedAvg {
         self.load_sum == 0 && self.util_sum == 0 && self.runnable_sum == 0
     }
 
+    /// Whether an update at `now` would change nothing, because the last update was less than a
+    /// unit of time (1024 ns) ago.
+    #[inline(always)]
+    pub fn is_current(&self, now: u64) -> bool {
+        now.wrapping_sub(self.last_update_time) < 1 << 10
+    }
+
     /// Ages the sums to `now` and adds the time since the last update. `load` is the weight,
     /// `runnable` the number of runnable tasks, and `running` tells whether a task ran. Returns
     /// true if a period boundary was crossed, which makes the averages stale.

@@ -12,7 +12,7 @@ use super::state::{CfsRqId, EntityId, FairPolicy, Resched};
 use super::weight::{NICE_0_LOAD, delta_fair};
 use super::{Dequeued, EnqueueFlags, Fair};
 use scxlab_machine::cpumask;
-use scxlab_machine::id::{CpuId, Nanos};
+use scxlab_machine::id::CpuId;
 
 /// Kind of a dequeue: the flags of `DequeueFlags`, and two kinds that only this crate uses.
 #[derive(Clone, Copy, Default)]
@@ -27,16 +27,24 @@ pub(super) struct Leave {
 }
 
 impl Fair {
-    /// Charges the running entity of a queue for the time since it was last charged.
+    /// Charges the running entity of a queue for the time since it was last charged, which is
+    /// mostly none.
+    #[inline(always)]
     pub(super) fn update_curr(&mut self, rq: CfsRqId) {
-        let Some(curr) = self.rqs[rq].h_curr.some() else {
-            return;
-        };
-        let cpu = self.rqs[rq].cpu;
-        let delta = self.charge(cpu, curr);
-        if delta == 0 {
-            return;
+        let row = &self.rqs[rq];
+        let (curr, cpu) = (row.h_curr, row.cpu);
+        if !curr.is_nil() && self.ents[curr].exec_start < self.cpus[cpu].clock {
+            self.charge(rq, cpu, curr);
         }
+    }
+
+    #[inline(never)]
+    fn charge(&mut self, rq: CfsRqId, cpu: CpuId, curr: EntityId) {
+        let now = self.cpus[cpu].clock;
+        let entity = &mut self.ents[curr];
+        let delta = now - entity.exec_start;
+        entity.exec_start = now;
+        entity.sum_exec_runtime += delta;
         self.account_runtime(rq, delta, None);
         if self.ents[curr].task.is_none() {
             return;
@@ -51,17 +59,6 @@ impl Fair {
             self.want_resched(cpu, Resched::Lazy);
             self.clear_buddy(cpu, curr);
         }
-    }
-
-    fn charge(&mut self, cpu: CpuId, e: EntityId) -> Nanos {
-        let now = self.cpus[cpu].clock;
-        let entity = &mut self.ents[e];
-        let delta = now.saturating_sub(entity.exec_start);
-        if delta != 0 {
-            entity.exec_start = now;
-            entity.sum_exec_runtime += delta;
-        }
-        delta
     }
 
     /// Charges the running task without the groups above it.
@@ -146,6 +143,7 @@ impl Fair {
     /// Updates `maybe_idle_cpus` after a change of a CPU's counts of tasks.
     pub(super) fn update_maybe_idle(&mut self, cpu: CpuId) {
         let row = &self.rqs[CfsRqId(cpu.0)];
+        self.sums.touch(CfsRqId(cpu.0));
         let change = if row.h_nr_queued == row.h_nr_idle { cpumask::set } else { cpumask::clear };
         change(&mut self.maybe_idle_cpus, cpu);
     }
@@ -315,8 +313,10 @@ impl Fair {
     fn count_runnable(&mut self, task: EntityId, by: i32) {
         let mut at = task;
         while let Some(e) = at.some() {
-            let row = &mut self.rqs[self.ents[e].cfs_rq];
+            let rq = self.ents[e].cfs_rq;
+            let row = &mut self.rqs[rq];
             row.h_nr_runnable = row.h_nr_runnable.strict_add_signed(by);
+            self.sums.touch(rq);
             at = self.ents[e].parent;
         }
     }

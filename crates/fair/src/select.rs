@@ -14,6 +14,7 @@ use super::{Env, Fair};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// A CPU set, on the stack for up to 1024 CPUs.
 pub(super) type Words = SmallVec<[u64; 16]>;
@@ -276,7 +277,7 @@ impl Fair {
         prev: CpuId,
     ) -> Option<CpuId> {
         let span = &self.domains.llc_shape(target)?.span;
-        cpumask::iter(self.domains.siblings(prev)).find(|&cpu| {
+        self.domains.siblings(prev).iter().copied().find(|&cpu| {
             cpu != prev
                 && cpumask::test(env.allowed(task), cpu)
                 && cpumask::test(span, cpu)
@@ -304,8 +305,12 @@ impl Fair {
             }
         }
         let allowed = env.allowed(task);
-        let mut cpus: Words = shape.span.iter().zip(allowed).map(|(a, b)| a & b).collect();
-        let mut at = Wrap::new(target);
+        let words = shape.words.clone();
+        let mut cpus = Words::from_elem(0, shape.span.len());
+        for at in words.clone() {
+            cpus[at] = shape.span[at] & allowed[at];
+        }
+        let mut at = Wrap::new(target, words);
         if !has_idle_core {
             // The loop skips CPUs that cannot be idle, but counts them as scanned.
             let mut busy = 0;
@@ -344,7 +349,7 @@ impl Fair {
         found: &mut Option<CpuId>,
     ) -> bool {
         let mut idle = true;
-        for cpu in cpumask::iter(self.domains.siblings(core)) {
+        for &cpu in self.domains.siblings(core) {
             if !self.idle(env, cpu) {
                 idle = false;
                 if found.is_some() {
@@ -362,7 +367,7 @@ impl Fair {
             }
         }
         if !idle {
-            for cpu in cpumask::iter(self.domains.siblings(core)) {
+            for &cpu in self.domains.siblings(core) {
                 cpumask::clear(cpus, cpu);
             }
         }
@@ -377,16 +382,16 @@ impl Fair {
         if !self.domains.smt_present {
             return;
         }
-        let others_idle = cpumask::iter(self.domains.siblings(cpu))
-            .all(|sibling| sibling == cpu || self.idle(env, sibling));
-        if others_idle && let Some(shared) = self.domains.llc_shared(cpu) {
+        if self.core_is_idle(env, cpu)
+            && let Some(shared) = self.domains.llc_shared(cpu)
+        {
             shared.has_idle_cores = true;
         }
     }
 
     /// Whether all other CPUs of the CPU's core are idle.
     pub(super) fn core_is_idle(&self, env: &dyn Env, cpu: CpuId) -> bool {
-        cpumask::iter(self.domains.siblings(cpu)).all(|s| s == cpu || self.idle(env, s))
+        self.domains.siblings(cpu).iter().all(|&s| s == cpu || self.idle(env, s))
     }
 
     /// Utilisation of a CPU, as if the task `without` were not there. With `boost`, waiting tasks
@@ -421,11 +426,15 @@ pub(super) struct Wrap {
     start: u32,
     next: u32,
     wrapped: bool,
+    /// The set lies within these CPUs.
+    within: Range<u32>,
 }
 
 impl Wrap {
-    pub(super) fn new(after: CpuId) -> Self {
-        Wrap { start: after.0 + 1, next: after.0 + 1, wrapped: false }
+    /// `words` are the words of the set that are not 0.
+    pub(super) fn new(after: CpuId, words: Range<usize>) -> Self {
+        let within = words.start as u32 * 64..words.end as u32 * 64;
+        Wrap { start: after.0 + 1, next: after.0 + 1, wrapped: false, within }
     }
 
     fn next(&mut self, words: &[u64]) -> Option<CpuId> {
@@ -441,12 +450,12 @@ impl Wrap {
         passed: &mut u32,
     ) -> Option<CpuId> {
         if !self.wrapped {
-            if let Some(cpu) = next_bit(words, also, self.next, u32::MAX, passed) {
+            if let Some(cpu) = next_bit(words, also, self.next, self.within.end, passed) {
                 self.next = cpu + 1;
                 return Some(CpuId(cpu));
             }
             self.wrapped = true;
-            self.next = 0;
+            self.next = self.within.start;
         }
         let cpu = next_bit(words, also, self.next, self.start, passed)?;
         self.next = cpu + 1;

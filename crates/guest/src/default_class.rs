@@ -48,6 +48,10 @@ impl Env for View<'_> {
     fn nr_running_other(&self, cpu: CpuId) -> u32 {
         self.rt.nr_running(cpu.idx())
     }
+
+    fn others_queue(&self) -> bool {
+        self.rt.any()
+    }
 }
 
 /// Borrows the class, and at the same time the part of the guest's state that it may read (`View`).

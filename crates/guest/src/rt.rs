@@ -39,6 +39,11 @@ impl RtQueues {
         self.queues[v].len() as u32
     }
 
+    /// Whether a thread is in some queue.
+    pub fn any(&self) -> bool {
+        self.queued != 0
+    }
+
     pub fn threads(&self, v: usize) -> impl Iterator<Item = u32> {
         self.queues[v].values().copied()
     }

@@ -6,6 +6,7 @@
 //! of words.
 
 use crate::id::CpuId;
+use std::ops::Range;
 
 /// An owned set of CPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -147,6 +148,24 @@ pub fn iter(words: &[u64]) -> impl Iterator<Item = CpuId> + '_ {
 #[inline]
 pub fn iter_and<'a>(a: &'a [u64], b: &'a [u64]) -> impl Iterator<Item = CpuId> + 'a {
     Ascending { rest: a.iter().zip(b).map(|(a, b)| a & b), word: 0, end: 0 }
+}
+
+/// Returns the CPUs of some words of the set, in ascending order.
+#[inline]
+pub fn iter_within(words: &[u64], range: Range<usize>) -> impl Iterator<Item = CpuId> + '_ {
+    let end = range.start as u32 * 64;
+    Ascending { rest: words[range].iter().copied(), word: 0, end }
+}
+
+/// Returns the CPUs of some words that are in both sets, in ascending order.
+#[inline]
+pub fn iter_and_within<'a>(
+    a: &'a [u64],
+    b: &'a [u64],
+    range: Range<usize>,
+) -> impl Iterator<Item = CpuId> + 'a {
+    let end = range.start as u32 * 64;
+    Ascending { rest: a[range.clone()].iter().zip(&b[range]).map(|(a, b)| a & b), word: 0, end }
 }
 
 /// Iterates over CPUs word by word. `word` holds the bits of the current word that are still to

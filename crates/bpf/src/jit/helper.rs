@@ -15,7 +15,6 @@ use cranelift_codegen::ir::{InstBuilder, Value};
 
 use super::ctx::{Way, at};
 use super::in_place;
-use super::kfunc::shared_value;
 use super::memory::{AccessLocation, guest};
 use super::range::{Known, LookupResult};
 use super::translate::{I32, I64, Translator, flags};
@@ -125,24 +124,22 @@ impl Translator<'_, '_> {
 
     fn per_cpu_ptr(&mut self) -> Value {
         let cpu = self.low_half(2);
-        let shared = self.shared();
-        let cpus = self.b.ins().load(I64, shared_value(), shared, in_place::at::NR_CPUS);
-        let exists = self.b.ins().icmp(IntCC::UnsignedLessThan, cpu, cpus);
-        let copy = self.copy_of(cpu, shared);
+        let cpus = i64::from(self.input.in_place.nr_cpus);
+        let exists = self.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, cpu, cpus);
+        let copy = self.copy_of(cpu);
         let none = self.iconst(0);
         self.b.ins().select(exists, copy, none)
     }
 
     fn this_cpu_ptr(&mut self) -> Value {
         let cpu = self.cpu();
-        let shared = self.shared();
-        self.copy_of(cpu, shared)
+        self.copy_of(cpu)
     }
 
     /// Returns the address of a CPU's copy of the variable whose first copy is at r1.
-    fn copy_of(&mut self, cpu: Value, shared: Value) -> Value {
-        let stride = self.b.ins().load(I64, shared_value(), shared, in_place::at::PERCPU_STRIDE);
-        let offset = self.b.ins().imul(cpu, stride);
+    fn copy_of(&mut self, cpu: Value) -> Value {
+        let stride = self.input.in_place.percpu_stride as i64;
+        let offset = self.b.ins().imul_imm_u(cpu, stride);
         let first = self.reg(1);
         self.b.ins().iadd(first, offset)
     }

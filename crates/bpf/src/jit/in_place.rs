@@ -14,15 +14,21 @@ use std::ptr::NonNull;
 use crate::kfunc::KfuncId;
 use crate::vm::Storage;
 
-/// Kernel functions of the host that machine code may carry out itself. They are the same for all
-/// runs of one version of the host.
+/// Kernel functions of the host that machine code may carry out itself, and what the code contains
+/// of the machine. They are the same for all runs of one version of the host on machines with the
+/// same number of CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InPlaceFuncs {
-    /// Whether `bpf_per_cpu_ptr` and `bpf_this_cpu_ptr` add a multiple of
-    /// `InPlaceValues::percpu_stride` to the address.
+    pub nr_cpus: u32,
+    /// Bytes of a mask that the kernel functions read: a multiple of 8, at most a page.
+    pub mask_bytes: u32,
+    /// Distance in bytes between the copies of a per-CPU variable.
+    pub percpu_stride: u64,
+    /// Whether `bpf_per_cpu_ptr` and `bpf_this_cpu_ptr` add a multiple of `percpu_stride` to the
+    /// address.
     pub per_cpu_ptr: bool,
-    /// `bpf_cpumask_test_cpu`: returns a bit of a readable mask of `InPlaceValues::mask_bytes`
-    /// bytes; 0 for a CPU that does not exist, at the price of a mere call.
+    /// `bpf_cpumask_test_cpu`: returns a bit of a readable mask of `mask_bytes` bytes; 0 for a CPU
+    /// that does not exist, at the price of a mere call.
     pub test_cpu: Option<KfuncId>,
     /// `scx_bpf_task_cpu`, and the offset of the CPU (32 bits) in the structure of a task.
     pub task_cpu: Option<(KfuncId, u32)>,
@@ -34,15 +40,11 @@ pub struct InPlaceFuncs {
     pub dsq_len: Option<KfuncId>,
 }
 
-/// Values of the simulated machine for `InPlaceFuncs`.
+/// Values of the simulated machine for `InPlaceFuncs`, which code reads, because a sweep may vary
+/// them from run to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct InPlaceValues {
-    pub nr_cpus: u64,
-    /// Distance in bytes between the copies of a per-CPU variable.
-    pub percpu_stride: u64,
-    /// Bytes of a mask that the kernel functions read: a multiple of 8, at most a page.
-    pub mask_bytes: u64,
     /// Time of a call of a kernel function, and of one that looks at a word of a mask.
     pub call_ns: u64,
     pub test_cpu_ns: u64,
@@ -230,9 +232,6 @@ pub mod at {
     pub const CLOCK: i32 = offset_of!(Shared, clock) as i32;
     pub const KFUNC_CALLS: i32 = offset_of!(Shared, kfunc_calls) as i32;
     const VALUES: i32 = offset_of!(Shared, values) as i32;
-    pub const NR_CPUS: i32 = VALUES + offset_of!(InPlaceValues, nr_cpus) as i32;
-    pub const PERCPU_STRIDE: i32 = VALUES + offset_of!(InPlaceValues, percpu_stride) as i32;
-    pub const MASK_BYTES: i32 = VALUES + offset_of!(InPlaceValues, mask_bytes) as i32;
     pub const CALL_NS: i32 = VALUES + offset_of!(InPlaceValues, call_ns) as i32;
     pub const RQ_CLOCK_BASE_NS: i32 = VALUES + offset_of!(InPlaceValues, rq_clock_base_ns) as i32;
     pub const TEST_CPU_NS: i32 = VALUES + offset_of!(InPlaceValues, test_cpu_ns) as i32;

@@ -15,7 +15,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Value};
 
 use super::ctx::{self, Way};
-use super::in_place::{self, at};
+use super::in_place::{self, InPlaceFuncs, at};
 use super::memory::{AccessLocation, guest};
 use super::translate::{I32, I64, Translator, flags};
 use crate::errno::{E2BIG, EINVAL, neg};
@@ -25,7 +25,7 @@ use crate::kfunc::num::MAX_LOOPS;
 use crate::kfunc::{self, InPlaceBuiltin, KfuncId};
 
 /// Flags of a load of `InPlaceValues`, which do not change while code runs.
-pub fn shared_value() -> MemFlagsData {
+fn shared_value() -> MemFlagsData {
     flags().with_readonly()
 }
 
@@ -113,6 +113,25 @@ impl Translator<'_, '_> {
         self.clobber(value);
     }
 
+    /// Ends a kernel function that the code has carried out itself, with its result, and emits the
+    /// block that calls out. `cost` is the place of the function's time in the shared state, and
+    /// `blocks` the result of `in_place_blocks`.
+    fn end_kfunc(
+        &mut self,
+        value: Value,
+        cost: i32,
+        (slow, done): (Block, Block),
+        insn: &Insn,
+        pc: u32,
+    ) {
+        self.charge_kfunc(cost);
+        self.check_limit(pc);
+        self.finish_in_place(value, done);
+        self.enter(slow);
+        self.call_kfunc(insn, pc);
+        self.join_in_place(done);
+    }
+
     /// Returns the host address, less `in_place::at::OWNER` and so on, of the cache's entry for an
     /// owner. Without an entry, the generated code branches to `slow`.
     pub fn cached(&mut self, owner: Value, tag: u64, slow: Block) -> Value {
@@ -149,12 +168,7 @@ impl Translator<'_, '_> {
         let at = self.b.ins().iadd(self.base, task);
         let cpu = self.b.ins().load(I32, guest(), at, offset as i32);
         let cpu = self.b.ins().uextend(I64, cpu);
-        self.charge_kfunc(at::CALL_NS);
-        self.check_limit(pc);
-        self.finish_in_place(cpu, done);
-        self.enter(slow);
-        self.call_kfunc(insn, pc);
-        self.join_in_place(done);
+        self.end_kfunc(cpu, at::CALL_NS, (slow, done), insn, pc);
     }
 
     /// Emits a look at a dispatch queue of which the host has recorded what the program wants.
@@ -164,12 +178,7 @@ impl Translator<'_, '_> {
         let dsq = self.reg(1);
         let entry = self.cached(dsq, tag, slow);
         let value = self.b.ins().load(I64, flags(), entry, at::VALUE);
-        self.charge_kfunc(at::CALL_NS);
-        self.check_limit(pc);
-        self.finish_in_place(value, done);
-        self.enter(slow);
-        self.call_kfunc(insn, pc);
-        self.join_in_place(done);
+        self.end_kfunc(value, at::CALL_NS, (slow, done), insn, pc);
     }
 
     /// Emits `scx_bpf_now` for programs that run with a locked run queue.
@@ -182,12 +191,7 @@ impl Translator<'_, '_> {
         let time = self.b.ins().load(I64, flags(), clock, 0);
         let base = self.b.ins().load(I64, shared_value(), shared, at::RQ_CLOCK_BASE_NS);
         let now = self.b.ins().iadd(time, base);
-        self.charge_kfunc(at::CALL_NS);
-        self.check_limit(pc);
-        self.finish_in_place(now, done);
-        self.enter(slow);
-        self.call_kfunc(insn, pc);
-        self.join_in_place(done);
+        self.end_kfunc(now, at::CALL_NS, (slow, done), insn, pc);
     }
 
     /// Emits `bpf_cpumask_test_cpu` for a CPU that exists and a readable mask on one page.
@@ -195,24 +199,21 @@ impl Translator<'_, '_> {
         self.settle();
         let (slow, done) = self.in_place_blocks();
         let (cpu, mask) = (self.low_half(1), self.reg(2));
-        let shared = self.shared();
-        let cpus = self.b.ins().load(I64, shared_value(), shared, at::NR_CPUS);
-        let exists = self.b.ins().icmp(IntCC::UnsignedLessThan, cpu, cpus);
+        let InPlaceFuncs { nr_cpus, mask_bytes, .. } = self.input.in_place;
+        let exists = self.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, cpu, i64::from(nr_cpus));
         self.go_on_if(exists, slow);
-        let bytes = self.b.ins().load(I64, shared_value(), shared, at::MASK_BYTES);
-        let place = self.readable_on_page(mask, bytes, slow);
-        let offset = self.b.ins().ushr_imm_u(cpu, 6);
-        let offset = self.b.ins().ishl_imm_u(offset, 3);
-        let word = self.b.ins().iadd(place, offset);
+        let place = self.readable_on_page(mask, mask_bytes, slow);
+        let word = if mask_bytes == I64.bytes() {
+            place
+        } else {
+            let offset = self.b.ins().ushr_imm_u(cpu, 6);
+            let offset = self.b.ins().ishl_imm_u(offset, 3);
+            self.b.ins().iadd(place, offset)
+        };
         let word = self.b.ins().load(I64, guest(), word, 0);
         let bit = self.b.ins().ushr(word, cpu);
         let bit = self.b.ins().band_imm_u(bit, 1);
-        self.charge_kfunc(at::TEST_CPU_NS);
-        self.check_limit(pc);
-        self.finish_in_place(bit, done);
-        self.enter(slow);
-        self.call_kfunc(insn, pc);
-        self.join_in_place(done);
+        self.end_kfunc(bit, at::TEST_CPU_NS, (slow, done), insn, pc);
     }
 
     /// Returns the place of an iterator over numbers at r1: host address and offset. None if the

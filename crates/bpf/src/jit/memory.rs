@@ -410,15 +410,18 @@ impl Translator<'_, '_> {
     /// Returns the host address of `bytes` bytes (a multiple of 8, at most a page) that are
     /// aligned, readable and on one page. For any other place, the generated code branches to
     /// `slow`.
-    pub fn readable_on_page(&mut self, addr: Value, bytes: Value, slow: Block) -> Value {
+    pub fn readable_on_page(&mut self, addr: Value, bytes: u32, slow: Block) -> Value {
         let first = Access { base: 0, off: 0, ty: I64 };
         let perm = self.page_perm(addr, &first, slow);
-        let within = self.b.ins().band_imm_u(addr, PAGE as i64 - 1);
-        let end = self.b.ins().iadd(within, bytes);
-        let on_page = self.b.ins().icmp_imm_u(IntCC::UnsignedLessThanOrEqual, end, PAGE as i64);
-        let on_page = self.b.ins().uextend(I32, on_page);
-        let allowed = self.b.ins().band(perm, on_page);
-        let allowed = self.b.ins().band_imm_u(allowed, i64::from(LOAD));
+        let mut allowed = self.b.ins().band_imm_u(perm, i64::from(LOAD));
+        // The first eight bytes are aligned, and so on one page.
+        if bytes > first.size() {
+            let within = self.b.ins().band_imm_u(addr, PAGE as i64 - 1);
+            let last = PAGE as i64 - i64::from(bytes);
+            let on_page = self.b.ins().icmp_imm_u(IntCC::UnsignedLessThanOrEqual, within, last);
+            let on_page = self.b.ins().uextend(I32, on_page);
+            allowed = self.b.ins().band(allowed, on_page);
+        }
         let go = self.block(false);
         self.b.ins().brif(allowed, go, &[], slow, &[]);
         self.enter(go);

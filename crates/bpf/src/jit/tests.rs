@@ -230,7 +230,14 @@ const FROM_HOST: u64 = 99;
 
 /// A host of 100 CPUs with one program, whose machine code carries out functions of the host.
 fn in_place(text: &str) -> (BareHost, InstanceId) {
+    in_place_on(100, text)
+}
+
+fn in_place_on(nr_cpus: u32, text: &str) -> (BareHost, InstanceId) {
     let in_place = InPlaceFuncs {
+        nr_cpus,
+        mask_bytes: nr_cpus.div_ceil(64) * 8,
+        percpu_stride: 64,
         per_cpu_ptr: true,
         test_cpu: Some(TEST_CPU),
         task_cpu: Some((TASK_CPU, 16)),
@@ -238,14 +245,7 @@ fn in_place(text: &str) -> (BareHost, InstanceId) {
         dsq_first: Some(DSQ_FIRST),
         dsq_len: Some(DSQ_LEN),
     };
-    let in_place_values = InPlaceValues {
-        nr_cpus: 100,
-        percpu_stride: 64,
-        mask_bytes: 16,
-        call_ns: 3,
-        test_cpu_ns: 5,
-        rq_clock_base_ns: 1000,
-    };
+    let in_place_values = InPlaceValues { call_ns: 3, test_cpu_ns: 5, rq_clock_base_ns: 1000 };
     let limits = Limits { compile_after: 0, ..Limits::default() };
     let config = Config { limits, in_place, in_place_values, ..Config::default() };
     let mut h = BareHost::new(config).expect("memory");
@@ -286,6 +286,22 @@ fn a_bit_of_a_readable_mask_needs_no_call() {
     assert_eq!(bit(99, page + 4), (FROM_HOST, 0, 1), "not aligned");
     assert_eq!(bit(99, 0), (FROM_HOST, 0, 1), "NULL");
     assert_eq!(h.vm.kfunc_calls(), 8);
+}
+
+#[test]
+fn a_bit_of_a_mask_of_one_word_needs_no_call() {
+    let (mut h, instance) = in_place_on(8, "func main:\ncall $7\nexit");
+    let page = h.vm.mem.alloc_region(PAGE, Perm::Read).expect("page");
+    *h.vm.mem.host_mut::<u64>(page + PAGE - 8) = 1 << 7;
+    let mut bit = |cpu: u64, mask: u64| {
+        let result = h.run(instance, "main", [cpu, mask, 0, 0, 0]).expect("runs");
+        (result, std::mem::take(&mut h.charged_ns), std::mem::take(&mut h.kfunc_calls).len())
+    };
+    assert_eq!(bit(7, page + PAGE - 8), (1, 5, 0), "the last word of the page");
+    assert_eq!(bit(6, page + PAGE - 8), (0, 5, 0));
+    assert_eq!(bit(8, page + PAGE - 8), (FROM_HOST, 0, 1), "no such CPU");
+    assert_eq!(bit(7, page + PAGE - 4), (FROM_HOST, 0, 1), "not aligned");
+    assert_eq!(bit(7, page + PAGE), (FROM_HOST, 0, 1), "beyond the page");
 }
 
 #[test]

@@ -55,8 +55,13 @@ impl Lock {
     }
 
     fn wait(&mut self, at: Nanos) -> Nanos {
-        let next = self.earlier.partition_point(|held| held.end <= at);
-        let held = self.earlier.get(next).unwrap_or(&self.latest);
+        // Most requests are for a time after all earlier intervals.
+        let held = match self.earlier.back() {
+            Some(last) if last.end > at => {
+                &self.earlier[self.earlier.partition_point(|held| held.end <= at)]
+            }
+            _ => &self.latest,
+        };
         self.since = if held.contains(&at) { held.end } else { at };
         self.since - at
     }
@@ -83,6 +88,8 @@ impl Lock {
             self.latest = self.since..at;
         } else if self.since == self.latest.end {
             self.latest.end = at;
+        } else if at < self.latest.start && self.earlier.back().is_none_or(|e| e.end < self.since) {
+            self.earlier.push_back(self.since..at);
         } else {
             self.insert(self.since..at);
         }

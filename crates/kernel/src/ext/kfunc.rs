@@ -18,6 +18,7 @@ pub(crate) use task::release_task;
 
 use crate::bpf::abi;
 use crate::kernel::Kernel;
+use crate::kernel::boot::PERCPU_STRIDE;
 use scxlab_bpf::fault::Fault;
 use scxlab_bpf::kfunc::KfuncId;
 use scxlab_bpf::vm::InPlaceFuncs;
@@ -44,9 +45,12 @@ pub fn by_name(name: &str) -> Option<KfuncId> {
 }
 
 /// Returns the kfuncs and helpers whose work machine code may do without a call of their handlers.
-pub fn in_place() -> InPlaceFuncs {
+pub fn in_place(nr_cpus: u32) -> InPlaceFuncs {
     let cpu = offset_of!(abi::task_struct, thread_info) + offset_of!(abi::thread_info, cpu);
     InPlaceFuncs {
+        nr_cpus,
+        mask_bytes: nr_cpus.div_ceil(64) * 8,
+        percpu_stride: PERCPU_STRIDE,
         per_cpu_ptr: true,
         test_cpu: by_name("bpf_cpumask_test_cpu"),
         task_cpu: by_name("scx_bpf_task_cpu").map(|id| (id, cpu as u32)),

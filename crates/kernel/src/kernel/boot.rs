@@ -75,11 +75,8 @@ impl Kernel {
                 call_bytes: machine.costs.bpf.call_bytes,
                 arena_page_bytes: machine.costs.bpf.arena_page_bytes,
             },
-            in_place: crate::ext::kfunc::in_place(),
+            in_place: crate::ext::kfunc::in_place(nr_cpus as u32),
             in_place_values: InPlaceValues {
-                nr_cpus: nr_cpus as u64,
-                percpu_stride: PERCPU_STRIDE,
-                mask_bytes: nr_cpus.div_ceil(64) as u64 * 8,
                 call_ns: machine.costs.bpf.kfunc_call_ns,
                 rq_clock_base_ns: BOOT_NS,
                 test_cpu_ns: machine.costs.bpf.kfunc_call_ns + machine.costs.kfunc.cpumask_word_ns,

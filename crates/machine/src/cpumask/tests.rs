@@ -24,6 +24,13 @@ proptest! {
         prop_assert_eq!(iter(&x).map(|c| c.0).collect::<BTreeSet<_>>(), a.clone());
         let both = iter_and(&x, &y).map(|c| c.0);
         prop_assert!(both.eq(a.intersection(&b).copied()));
+        for words in [0..x.len(), 1..3, 2..2] {
+            let inside = |c: &&u32| words.contains(&(**c as usize / 64));
+            let some = iter_within(&x, words.clone()).map(|c| c.0);
+            prop_assert!(some.eq(a.iter().filter(inside).copied()));
+            let both = iter_and_within(&x, &y, words.clone()).map(|c| c.0);
+            prop_assert!(both.eq(a.intersection(&b).filter(inside).copied()));
+        }
         prop_assert_eq!(weight(&x) as usize, a.len());
         prop_assert_eq!(is_empty(&x), a.is_empty());
         prop_assert_eq!(first(&x).map(|c| c.0), a.first().copied());
