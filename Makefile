@@ -138,8 +138,8 @@ unit:
 	$(call step,Python module)
 	@tools/python.sh
 
-# The end of `unit`, where the tests of the command have built it. Built alone, its dependencies have
-# fewer features, and all of them are compiled again.
+# The end of `unit`, where the tests of the command have built it. Built alone, it has dependencies
+# with fewer features, so all of them are compiled again.
 python:
 	$(call step,Python module)
 	@$(CARGO) build --locked --quiet --package scxlab-cli --bin scxlab

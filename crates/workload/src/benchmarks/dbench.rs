@@ -7,8 +7,9 @@
 //! cache's spin lock; operations that change the file system take the journal's. Reads and writes
 //! copy between the client and the page cache. A flush asks the journal's thread for a commit and
 //! sleeps until the disk has it; one commit serves all clients that wait. A unit is an operation.
-//! With `cache`, the page cache is a region of memory that all clients share, and `memory` percent
-//! of the work of each operation is access to it.
+//! With `commit=0`, files are in memory, as on tmpfs. With `cache`, the page cache is a region of
+//! memory that all clients share, and `memory` percent of the work of each operation is access to
+//! it.
 //! Leaves out: the writing back of the page cache; the queue of the disk; locks of
 //! directories (each client has its own); a flush that begins during a commit waits for the end of
 //! that commit, not for the next one.
@@ -33,7 +34,11 @@ pub(super) const GENERATOR: Generator = Generator {
             "1us",
             "work under a spin lock (in guests), each time an operation takes one",
         ),
-        param("commit", "128", "KiB that a commit of the journal writes"),
+        param(
+            "commit",
+            "128",
+            "KiB that a commit of the journal writes; 0: the files are in memory, a flush does nothing",
+        ),
         param("cache", "0", "MiB of the page cache that reads and writes copy; 0: no region"),
         param("memory", "0", "percentage of the work that is access to the page cache of `cache`"),
         param("duration", "2s", "length of the run (-t), or none"),
@@ -85,7 +90,7 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     let work = params.time("work")?;
     let hold = params.time("hold")?;
     let locked = |lock: &str| params.under_lock(lock, hold);
-    let commit = u64::from(params.number("commit", 1, 1 << 20)?) * 1024;
+    let commit = u64::from(params.number("commit", 0, 1 << 20)?) * 1024;
     let cache = u64::from(params.number("cache", 0, 1 << 24)?) << 20;
     let cache = (cache > 0).then(|| RegionDef {
         name: CACHE.into(),
@@ -110,12 +115,27 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
     });
     let work = ComputeArg { work, memory };
     let round = order().into_iter();
-    let round = round.flat_map(|operation| ops(operation, &work, &locked, cache.is_some()));
+    let round =
+        round.flat_map(|operation| ops(operation, &work, &locked, cache.is_some(), commit > 0));
     let round = round.collect();
     let client = ThreadTemplate {
         instances: params.number("clients", 1, 10_000)?,
         ..ThreadTemplate::new("client", vec![Op::Loop { times: None, ops: round }])
     };
+    let threads = match commit {
+        0 => vec![client],
+        _ => vec![journal(commit), client],
+    };
+    Ok(Program {
+        duration: params.maybe_time("duration")?,
+        threads,
+        regions: cache.into_iter().collect(),
+        ..Program::default()
+    })
+}
+
+/// Returns the journal's thread, which writes `commit` bytes when a client asks for it.
+fn journal(commit: u64) -> ThreadTemplate {
     let (lock, unlock) = (|| Op::Lock("commit".into()), || Op::Unlock("commit".into()));
     let write = vec![
         Op::Wait { cond: "wanted".into(), mutex: "commit".into() },
@@ -124,13 +144,7 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
         lock(),
         Op::Broadcast("done".into()),
     ];
-    let journal = vec![lock(), Op::Loop { times: None, ops: write }];
-    Ok(Program {
-        duration: params.maybe_time("duration")?,
-        threads: vec![ThreadTemplate::new("journal", journal), client],
-        regions: cache.into_iter().collect(),
-        ..Program::default()
-    })
+    ThreadTemplate::new("journal", vec![lock(), Op::Loop { times: None, ops: write }])
 }
 
 /// Returns the operations of one round, each kind spread evenly over it: the next operation is the
@@ -154,6 +168,7 @@ fn ops(
     work: &ComputeArg,
     locked: &dyn Fn(&str) -> Vec<Op>,
     cached: bool,
+    journaled: bool,
 ) -> Vec<Op> {
     let copy = |kind| {
         let own = BufferArg {
@@ -179,6 +194,7 @@ fn ops(
         File => Vec::new(),
         Read => copy(TouchKind::Read),
         Write => [copy(TouchKind::Write), locked("journal")].concat(),
+        Flush if !journaled => Vec::new(),
         Flush => vec![
             Op::Lock("commit".into()),
             Op::Signal("wanted".into()),

@@ -21,3 +21,18 @@ fn memory_is_in_the_page_cache() {
     let some = vec![Some(("cache".to_owned(), 20)); 81];
     assert_eq!(work("dbench,cache=64,memory=20"), some);
 }
+
+#[test]
+fn a_flush_of_files_in_memory_waits_for_nothing() {
+    let waits = |arg: &str| {
+        let program = program(arg);
+        let waits = |ops: &[Op]| ops.iter().filter(|op| matches!(op, Op::Wait { .. })).count();
+        let in_loop = |op: &Op| match op {
+            Op::Loop { ops, .. } => waits(ops),
+            _ => 0,
+        };
+        program.threads.iter().map(|t| t.ops.iter().map(in_loop).sum()).collect::<Vec<usize>>()
+    };
+    assert_eq!(waits("dbench"), [1, 1], "the journal and a client");
+    assert_eq!(waits("dbench,commit=0"), [0]);
+}
