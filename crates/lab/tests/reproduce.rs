@@ -128,7 +128,7 @@ fn mistakes_are_named_with_their_line() {
         ("[[rule]]\nworkload = 'hog'", "experiments/t.toml:11: unknown workload \"hog\""),
         ("[[rule]]\nworkload = 'hogs,tasks={m}'", "names {m}, which is no variable"),
         ("[[rule]]\nworkload = 'a.toml'", "must be a generator or a [workload]"),
-        ("[[rule]]\nnuma_balancing = 'maybe'", "must be off, on or ext"),
+        ("[[rule]]\nnuma_balancing = 'maybe'", "must be one of off, on, ext, ext-3.9, ext-v5"),
         ("[[rule]]\nscale = '3*x'", "is no product of numbers"),
         ("[[rule]]\nnoise = 'old'", "must have the form COLUMN/COLUMN"),
         ("[[rule]]\nmetrik = 'x'", "experiments/t.toml:12: unknown field `metrik`"),
@@ -383,12 +383,12 @@ fn hackbench_gains_by_the_sockets_locks() {
 }
 
 /// Consolidation gathers a guest's CPU time on one node. It does not gather its memory, which lies
-/// where it was first touched, as on the thread's host. One second instead of four is enough for
+/// where it was first touched, as on the thread's host. Two seconds instead of four are enough for
 /// both.
 #[test]
 fn only_consolidation_gathers_a_guest() {
     let files = experiments().iter().find(|files| files.name == "numa-2013").unwrap();
-    let short = files.experiment.replace("duration = \"4s\"", "duration = \"1s\"");
+    let short = files.experiment.replace("duration = \"4s\"", "duration = \"2s\"");
     let short = || Experiment::parse(files.name, files.published, &short).unwrap();
     let shares = |experiment, table: &str| -> Vec<f64> {
         let cells =
@@ -399,8 +399,9 @@ fn only_consolidation_gathers_a_guest() {
     let cpu = "vm1_cpu_by_node_consolidate";
     let (with, without) = (shares(short(), cpu)[0], shares(broken(), cpu)[0]);
     assert!(with > 80.0 && without < 50.0, "{with} {without}");
-    let memory = shares(short(), "vm1_memory_by_node_consolidate");
-    assert!(memory[0] < 50.0 && memory[1] > 50.0, "{memory:?}");
+    let memory = "vm1_memory_by_node_consolidate";
+    let (with, without) = (shares(short(), memory)[0], shares(broken(), memory)[0]);
+    assert!(with < 50.0 && (with - without).abs() < 15.0, "{with} {without}");
 }
 
 /// The loss of configuration 4 is the price of load tracking: without the decay there is none.
