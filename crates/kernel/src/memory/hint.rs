@@ -4,7 +4,7 @@
 //! Owns: the last access to each page, and the moves of pages.
 //! Does not: decide whether a page moves (the crate `fair` does).
 //! Models: `do_numa_page()`, `numa_migrate_check()`, memory.c; `mpol_misplaced()`, mempolicy.c;
-//! `migrate_misplaced_folio()`, migrate.c, 7.3.
+//! `migrate_misplaced_folio()`, migrate.c, 7.3; the limit of migrations of 3.9 (`rate.rs`).
 //! Differs: a page moves if its target has room; watermarks are absent. The last access is kept by
 //! unit, as pages are, and a fault on a unit counts for all its pages.
 
