@@ -55,7 +55,7 @@ impl MigrationRates {
     }
 }
 
-fn to_jiffies(ms: u64, tick_ns: Nanos) -> u64 {
+pub(super) fn to_jiffies(ms: u64, tick_ns: Nanos) -> u64 {
     (ms * 1_000_000).div_ceil(tick_ns)
 }
 

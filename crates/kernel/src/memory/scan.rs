@@ -10,6 +10,7 @@
 //! mark on a page that several address spaces map is one mark for all of them. Memory outside
 //! regions is not scanned.
 
+use super::rate::to_jiffies;
 use super::region::{MemPolicy, Place, Region, RegionId};
 use super::{HUGE_PAGES, Memory};
 use scxlab_fair::{MmScan, NumaRules, ScanBudget};
@@ -220,7 +221,7 @@ impl Vma {
             self.numa.get_or_insert_with(VmaNuma::default);
             return if shared { Look::Skip } else { Look::Scan };
         }
-        let jiffies = |ms: u64| (ms * 1_000_000).div_ceil(by.tick_ns);
+        let jiffies = |ms| to_jiffies(ms, by.tick_ns);
         let numa = self.numa.get_or_insert_with(|| VmaNuma {
             start_seq: mm.seq,
             prev_seq: mm.seq.wrapping_sub(1),
