@@ -79,13 +79,9 @@ pub trait Env {
     fn curr_task(&self, cpu: CpuId) -> Option<TaskId>;
     /// Returns the number of queued tasks of other classes, running ones included (they count in
     /// `rq->nr_running`).
-    fn nr_running_other(&self, _cpu: CpuId) -> u32 {
-        0
-    }
+    fn nr_running_other(&self, cpu: CpuId) -> u32;
     /// Whether `nr_running_other` is above 0 for some CPU.
-    fn others_queue(&self) -> bool {
-        false
-    }
+    fn others_queue(&self) -> bool;
     /// Whether the task is a kernel thread bound to one CPU, which is never moved.
     fn per_cpu_kthread(&self, _task: TaskId) -> bool {
         false

@@ -54,6 +54,12 @@ impl Env for World {
     fn curr_task(&self, cpu: CpuId) -> Option<TaskId> {
         self.curr[cpu.idx()]
     }
+    fn nr_running_other(&self, _cpu: CpuId) -> u32 {
+        0
+    }
+    fn others_queue(&self) -> bool {
+        false
+    }
 }
 
 struct Sim {

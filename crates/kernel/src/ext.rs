@@ -195,6 +195,8 @@ pub enum DirectSlot {
 pub struct Ext {
     pub dsqs: DsqTable,
     pub cpus: PerCpu<ExtCpu>,
+    /// Sum of `nr_running` over all CPUs.
+    pub nr_queued: u32,
     pub root: Option<Box<Sched>>,
     pub state: EnableState,
     /// Whether tasks may be in the class sched_ext (`scx_enabled()`).

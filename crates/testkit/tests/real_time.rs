@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Real-time tasks whose parameters another task changes: their place in the queue of their
-//! priority, and the end of a deadline task's throttling.
+//! priority, and the end of a deadline task's throttling. Wake-ups of other tasks beside them.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::{Policy, Sys};
@@ -122,4 +122,47 @@ fn a_throttled_deadline_task_runs_under_another_policy() {
         assert_eq!(run_ns(&k, "d"), last, "{policy:?}: throttled until 900 ms");
         checks::after(&k);
     }
+}
+
+/// A CPU whose tasks of the default class are all SCHED_IDLE counts as idle for a wake-up, but not
+/// if a real-time task runs there (`sched_idle_cpu()` compares with `rq->nr_running`, which counts
+/// all classes).
+#[test]
+fn a_wakeup_avoids_a_cpu_with_a_real_time_task() {
+    let on_cpu_1 = |policy: &str| {
+        let text = format!(
+            "duration = '1s'
+            [[thread]]
+            name = 'idle'
+            policy = 'idle'
+            cpus = [1]
+            ops = [{{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]
+            [[thread]]
+            name = 'other'
+            policy = {policy}
+            cpus = [1]
+            ops = [{{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]
+            [[thread]]
+            name = 'busy'
+            cpus = [0]
+            ops = [{{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]
+            [[thread]]
+            name = 'sleeper'
+            ops = [{{ loop = {{ ops = [{{ sleep = '5ms' }}, {{ compute = '100us' }}] }} }}]"
+        );
+        let mut k = kernel("2c", &text, 1);
+        k.start();
+        let mut woken = 0;
+        for _ in 0..1000 {
+            k.advance(k.now + MS);
+            let sleeper = &k.tasks[task(&k, "sleeper")];
+            woken += u32::from(sleeper.on_rq && sleeper.cpu == CpuId(1));
+        }
+        checks::after(&k);
+        (woken, run_ns(&k, "sleeper"))
+    };
+    let ((beside_idle, _), (beside_fifo, ran)) = (on_cpu_1("'idle'"), on_cpu_1("{ fifo = 10 }"));
+    assert!(beside_idle > 0, "a CPU with SCHED_IDLE tasks only is never chosen");
+    assert_eq!(beside_fifo, 0, "times that it was queued behind the real-time task");
+    assert!(ran > 15 * MS, "{ran} of about 20 ms");
 }

@@ -27,6 +27,12 @@ impl Env for Tasks {
     fn curr_task(&self, cpu: CpuId) -> Option<TaskId> {
         self.curr[cpu.idx()]
     }
+    fn nr_running_other(&self, _cpu: CpuId) -> u32 {
+        0
+    }
+    fn others_queue(&self) -> bool {
+        false
+    }
     fn process(&self, task: TaskId) -> TaskId {
         TaskId(self.process[task.idx()])
     }

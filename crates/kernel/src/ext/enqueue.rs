@@ -144,6 +144,7 @@ impl Kernel {
         if !queued {
             self.set_runnable(task, ent::QUEUED);
             self.ext.cpus[cpu].nr_running += 1;
+            self.ext.nr_queued += 1;
             if self.ext.has_op(Op::Runnable) && self.tasks.migrating != Some(task) {
                 self.op_task(Op::Runnable, Some(cpu), task, &[flags]);
             }
@@ -368,6 +369,7 @@ impl Kernel {
         let slept = if flags & deq::SLEEP != 0 { ent::DEQD_FOR_SLEEP } else { 0 };
         self.change_flags(task, slept, ent::DEQD_FOR_SLEEP | ent::QUEUED);
         self.ext.cpus[cpu].nr_running -= 1;
+        self.ext.nr_queued -= 1;
         let e = &self.tasks[task].ext;
         if e.dsq.is_some() || e.ddsp.is_set() {
             self.dispatch_dequeue(task);

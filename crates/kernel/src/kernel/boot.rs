@@ -175,6 +175,7 @@ impl Ext {
             direct: Default::default(),
             deferred_verdict: None,
             remote_activate_flags: 0,
+            nr_queued: 0,
             runnable_count: 0,
             next_tid: 0,
             watchdog_gen: 0,

@@ -7,9 +7,11 @@
 
 use crate::bpf::flags::{queue, wake};
 use crate::cpu::{Cpu, PerCpu};
+use crate::ext::Ext;
 use crate::kernel::event::{Event, SplitU64, lane};
 use crate::kernel::{AfterEvent, Kernel};
 use crate::memory::Memory;
+use crate::schedule::rt::RtQueues;
 use crate::task::behavior::{CgroupSpec, Policy};
 use crate::task::{Class, TaskState, TaskTable};
 use scxlab_fair::{
@@ -27,6 +29,8 @@ const HRTICK_MIN_NS: Nanos = 10_000;
 struct View<'a> {
     cpus: &'a PerCpu<Cpu>,
     tasks: &'a TaskTable,
+    rt: &'a RtQueues,
+    ext: &'a Ext,
     costs: &'a CostTable,
     memory: Option<&'a Memory>,
     now: Nanos,
@@ -45,6 +49,14 @@ impl Env for View<'_> {
     fn curr_task(&self, cpu: CpuId) -> Option<TaskId> {
         let c = &self.cpus[cpu];
         (!c.is_idle()).then_some(c.curr)
+    }
+
+    fn nr_running_other(&self, cpu: CpuId) -> u32 {
+        self.rt.nr_running(cpu) + self.ext.cpus[cpu].nr_running
+    }
+
+    fn others_queue(&self) -> bool {
+        self.rt.any() || self.ext.nr_queued != 0
     }
 
     fn idle_exit_latency(&self, cpu: CpuId) -> Option<u32> {
@@ -94,6 +106,8 @@ macro_rules! with_view {
         let $view = View {
             cpus: &$k.cpus,
             tasks: &$k.tasks,
+            rt: &$k.rt,
+            ext: &$k.ext,
             costs: &$k.machine.costs,
             memory: $k.memory.as_deref(),
             now: $k.now,

@@ -67,6 +67,11 @@ impl RtQueues {
         self.queues[cpu.idx()].len() as u32
     }
 
+    /// Whether a task is in some CPU's queue.
+    pub fn any(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
     fn insert(&mut self, cpu: CpuId, task: TaskId, rank: u64, head: bool) {
         let order = if head {
             self.heads -= 1;

@@ -6,7 +6,7 @@ use super::Violation;
 use scxlab_kernel::Kernel;
 use scxlab_kernel::ext::entity::OpsState;
 use scxlab_kernel::task::{Class, TaskState};
-use scxlab_machine::id::TaskId;
+use scxlab_machine::id::{CpuId, TaskId};
 use std::collections::BTreeMap;
 
 const LAW: &str = "a task is in one place";
@@ -61,5 +61,24 @@ pub(super) fn check(k: &Kernel, broken: &mut Vec<Violation>) {
         if k.tasks.get(task).is_none() {
             say(format!("task {task} does not exist and is {}", at.join(" and ")));
         }
+    }
+    check_counts(k, say);
+}
+
+/// The counts of sched_ext's queued tasks are those of the tasks that are on a CPU's run queue.
+fn check_counts(k: &Kernel, mut say: impl FnMut(String)) {
+    let mut queued: BTreeMap<CpuId, u32> = BTreeMap::new();
+    for task in k.tasks.iter().filter(|t| t.class == Class::Ext && t.on_rq) {
+        *queued.entry(task.cpu).or_default() += 1;
+    }
+    for (cpu, pcpu) in (0..).map(CpuId).zip(k.ext.cpus.iter()) {
+        let (counted, queued) = (pcpu.nr_running, queued.get(&cpu).copied().unwrap_or(0));
+        if counted != queued {
+            say(format!("CPU {cpu} counts {counted} queued tasks of {queued}"));
+        }
+    }
+    let (counted, queued) = (k.ext.nr_queued, queued.values().sum::<u32>());
+    if counted != queued {
+        say(format!("{counted} queued tasks are counted in all of {queued}"));
     }
 }
