@@ -92,6 +92,11 @@ impl Case {
         self.duration = duration;
     }
 
+    /// Compiles what the runs so far have interpreted.
+    pub fn compile_used(&self) {
+        self.scheduler.object.iter().for_each(|object| object.open.compile_used());
+    }
+
     /// Returns the case's machine.
     pub fn machine(&self) -> &Machine {
         &self.machine

@@ -138,6 +138,17 @@ impl CodeCache {
         codes.iter().for_each(|code| code.keep(&**store));
     }
 
+    /// Compiles the functions that the interpreter has run so far, however seldom. Benchmarks call
+    /// this before they measure a scheduler that runs for long.
+    pub fn compile_used(&self) {
+        let codes = lock(&self.0.codes).clone();
+        for code in codes {
+            let used = |slot: &FuncEntry| slot.interpreted_insns.load(Ordering::Relaxed) > 0;
+            let funcs = (0..).map(FuncId).zip(&code.slots).filter(|(_, slot)| used(slot));
+            funcs.for_each(|(func, _)| code.compile_waiting(func));
+        }
+    }
+
     /// Returns the code of an image that runs in a memory of `nr_pages` pages. Returns None if the
     /// interpreter runs the whole image.
     pub(crate) fn code(

@@ -125,6 +125,11 @@ impl OpenObject {
         self.codes.keep();
     }
 
+    /// Compiles the functions that the runs so far have used ([`CodeCache::compile_used`]).
+    pub fn compile_used(&self) {
+        self.codes.compile_used();
+    }
+
     /// The struct_ops table whose variable has that name.
     pub fn table_mut(&mut self, name: &str) -> Option<&mut TableEdit> {
         self.tables.iter_mut().find(|t| t.name() == name)

@@ -81,6 +81,20 @@ fn functions_are_compiled_once_they_are_warm() {
     assert_eq!((seen[0], seen[4] >= 1), (0, true), "{seen:?}");
 }
 
+/// A function that nothing has run stays as it is.
+#[test]
+fn what_was_used_can_be_compiled_early() {
+    let codes = CodeCache::default();
+    let (mut h, instance) = sharing(&codes, Limits::default());
+    codes.compile_used();
+    assert_eq!(compiled(&h, instance), 0);
+    for functions in [1, 2] {
+        assert_eq!(h.run(instance, "main", [0; 5]), Ok(110));
+        codes.compile_used();
+        assert_eq!(compiled(&h, instance), functions, "`main` first, then what it calls");
+    }
+}
+
 #[test]
 fn equal_code_is_compiled_once() {
     let codes = CodeCache::default();
