@@ -212,8 +212,10 @@ fn guests_in_one_line() {
     assert_eq!(groups, [("/vm0", 1), ("/vm1", 1)]);
     assert_eq!(guest.instance_cgroup(1).as_deref(), Some("/vm1"));
     let io = program("hogs,vms=3,vm.gang=yes,vm.pin=yes,vm.io_period=2ms,vm.io_work=7us");
-    let [thread] = &io.threads[..] else { panic!("{:?}", io.threads) };
-    assert_eq!((thread.instances, thread.cgroup.as_deref()), (3, Some("/vm{i}")));
+    let groups: Vec<_> = io.threads.iter().map(|t| (&*t.name, t.cgroup.as_deref())).collect();
+    let vm1 = ("vm1/io", Some("/vm1"));
+    assert_eq!(groups, [("vm0/io", Some("/vm0")), vm1, ("vm2/io", Some("/vm2"))]);
+    let thread = &io.threads[0];
     let text = format!("{:?}", thread.ops);
     assert!(text.contains("TimeSpan(2000000)") && text.contains("TimeSpan(7000)"), "{text}");
     assert!(thread.cpus.is_none(), "it is not pinned");

@@ -367,7 +367,11 @@ impl Program {
             };
             outer.cgroups = (0..guest.instances).map(group).collect();
         }
-        outer.threads.extend(io_period.map(|period| io_thread(&guest, period, io_work)));
+        if let Some(period) = io_period {
+            outer
+                .threads
+                .extend((0..guest.instances).map(|i| io_thread(&guest, i, period, io_work)));
+        }
         outer.doc.clone_from(&self.doc);
         guest.program = Some(Box::new(self));
         outer.guests = vec![guest];
@@ -436,15 +440,15 @@ impl Program {
     }
 }
 
-/// Returns the threads that emulate the devices of guests on the host, one for each guest (QEMU's
-/// main thread). They belong to the guest's cgroup, and may run on all CPUs, pinned vCPUs or not.
-fn io_thread(guest: &GuestDef, period: TimeSpan, work: TimeSpan) -> ThreadTemplate {
+/// Returns the thread that emulates a guest's devices on the host (QEMU's main thread). It belongs
+/// to the guest's cgroup, and may run on all CPUs, pinned vCPUs or not.
+fn io_thread(guest: &GuestDef, instance: u32, period: TimeSpan, work: TimeSpan) -> ThreadTemplate {
     let ops = vec![Op::Sleep(period), Op::Compute(work.into())];
+    let name = format!("vm{instance}/io");
     ThreadTemplate {
-        instances: guest.instances,
-        process: Some("vm{i}/io".to_owned()),
-        cgroup: guest.cgroup.clone(),
-        ..ThreadTemplate::new("vm{i}/io", vec![Op::Loop { times: None, ops }])
+        process: Some(name.clone()),
+        cgroup: guest.instance_cgroup(instance),
+        ..ThreadTemplate::new(&name, vec![Op::Loop { times: None, ops }])
     }
 }
 
