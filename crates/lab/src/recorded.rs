@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use scxlab_machine::Machine;
 use scxlab_recording::history::TaskHistory;
-use scxlab_recording::{History, MAX_STEPS, Options, Recorder, Replay, Scale, Scope};
+use scxlab_recording::{History, MAX_STEPS, Options, Recorder, Replay, Scale, Scope, name_matches};
 use scxlab_trace::import::{ImportError, Imported, import};
 use scxlab_trace::{Event, Names, Sink};
 use scxlab_workload::compile::MAX_INSNS;
@@ -81,13 +81,14 @@ pub enum RecordedError {
 const TIMES_MAX: u32 = 1_000;
 
 /// The parameters of a recording: key, value, meaning.
-pub const PARAMETERS: [(&str, &str); 6] = [
+pub const PARAMETERS: [(&str, &str); 7] = [
     ("from", "TIME"),
     ("for", "TIME"),
     ("tasks", "NAME"),
     ("cgroup", "PATH"),
     ("repeat", "N"),
     ("scale", "N"),
+    ("steps", "NAME"),
 ];
 
 fn parameters() -> String {
@@ -104,11 +105,14 @@ pub struct Parameters {
     pub repeat: u32,
     /// The load from outside, compared with the recording.
     pub scale: Scale,
+    /// Patterns of the names of the tasks whose work counts as throughput; without any, all count.
+    pub steps: Vec<String>,
 }
 
 impl Default for Parameters {
     fn default() -> Parameters {
-        Parameters { scope: Scope::default(), repeat: 1, scale: Scale::default() }
+        let (scope, scale) = (Scope::default(), Scale::default());
+        Parameters { scope, repeat: 1, scale, steps: Vec::new() }
     }
 }
 
@@ -142,6 +146,7 @@ impl Parameters {
             "cgroup" => self.scope.cgroup = Some(text()?),
             "repeat" => self.repeat = times()?,
             "scale" => self.scale = scale(value)?,
+            "steps" => self.steps.push(text()?),
             _ => return None,
         }
         Some(())
@@ -197,7 +202,12 @@ pub fn read(
         None => plain_machine(file, &imported)?,
     };
     let history = history(file, open, &machine, scope, &imported)?;
-    let options = Options { name: name(file), scale: parameters.scale };
+    let Parameters { scale, ref steps, .. } = *parameters;
+    let counts = |task: &TaskHistory| task.in_scope && name_matches(steps, &task.name.comm);
+    if !steps.is_empty() && !history.tasks.iter().any(counts) {
+        return Err(no_such_tasks(file, &history));
+    }
+    let options = Options { name: name(file), scale, steps: steps.clone() };
     let replay = scxlab_recording::infer(&history, &machine, &options);
     let mut replay =
         replay.map_err(|error| RecordedError::Infer { file: file.to_owned(), error })?;
@@ -259,10 +269,14 @@ fn history(
         return Err(too_long(file, scope, imported, &history));
     }
     if scope.selects_tasks() && !history.tasks.iter().any(|task| task.in_scope) {
-        let has = roles(&history, |task| task.run_ns);
-        return Err(RecordedError::NoSuchTasks { file: file.to_owned(), has: has.join(", ") });
+        return Err(no_such_tasks(file, &history));
     }
     Ok(history)
+}
+
+fn no_such_tasks(file: &str, history: &History) -> RecordedError {
+    let has = roles(history, |task| task.run_ns);
+    RecordedError::NoSuchTasks { file: file.to_owned(), has: has.join(", ") }
 }
 
 fn too_long(file: &str, scope: &Scope, imported: &Imported, history: &History) -> RecordedError {
@@ -380,6 +394,7 @@ mod tests {
         let scope = parse("from=2s,for=500ms,tasks=web*,tasks=db,cgroup=/shop").unwrap().scope;
         assert_eq!((scope.from, scope.until()), (2_000_000_000, 2_500_000_000));
         assert_eq!((scope.tasks.len(), scope.cgroup.as_deref()), (2, Some("/shop")));
+        assert_eq!(parse("steps=vm*,steps=db").unwrap().steps, ["vm*", "db"]);
         let wrong = [
             "scale",
             "scale=0",
@@ -391,6 +406,7 @@ mod tests {
             "from=2",
             "for=0s",
             "tasks=",
+            "steps=",
         ];
         for wrong in wrong {
             let error = parse(wrong).unwrap_err().to_string();

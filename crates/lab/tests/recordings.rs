@@ -167,7 +167,7 @@ fn closed(case: &Case, seed: u64) -> Closed {
     let machine = Arc::new(Machine::resolve(case.machine).unwrap());
     let original = load("original.toml", case.text).unwrap();
     let (first, bytes) = record(&machine, &original, seed);
-    let again = replay(&bytes);
+    let again = read(&bytes, case.parameters()).unwrap().replay.program;
     let runs = |program: &Program, seed: u64| -> Vec<Vec<Run>> {
         let three = |s| (seed..seed + 3).map(|seed| run(&machine, s, program, seed)).collect();
         ["eevdf"].into_iter().chain(OTHERS).map(three).collect()
@@ -408,6 +408,36 @@ fn tasks_are_chosen_by_name_and_cgroup() {
     assert_eq!(names("tasks=web*,tasks=job*").len(), 6);
     let error = read(&bytes, "tasks=nobody").err().unwrap().to_string();
     assert!(error.contains("web*") && error.contains("job*"), "{error}");
+}
+
+/// Only the tasks behind `steps` count, in steps even if the recording has units, and they all run.
+#[test]
+fn the_work_of_chosen_tasks_counts() {
+    let text = "
+[[thread]]
+name = 'fast'
+ops = [{ loop = { ops = [{ compute = '500us' }, { count = 1 }, { sleep = '500us' }] } }]
+[[thread]]
+name = 'slow'
+ops = [{ loop = { ops = [{ compute = '3ms' }, { sleep = '1ms' }] } }]";
+    let machine = Arc::new(Machine::resolve("2c").unwrap());
+    let bytes = record(&machine, &load("w.toml", text).unwrap(), 1).1;
+    let units = |parameters: &str| {
+        let program = read(&bytes, parameters).unwrap().replay.program;
+        assert_eq!(program.threads.len(), 2);
+        let run = run(&machine, "eevdf", &program, 1);
+        (program.unit, metric(&run, "throughput") * LENGTH as f64 / 1e9)
+    };
+    let (unit, reported) = units("");
+    assert!(unit == "unit" && (180.0..=200.0).contains(&reported), "{unit}, {reported}");
+    for (parameters, tasks) in [("steps=slow", 1.0), ("steps=f*,steps=s?ow", 2.0)] {
+        let (unit, steps) = units(parameters);
+        assert!(unit == "step" && (steps / (tasks * 100.0) - 1.0).abs() < 0.1, "{unit}, {steps}");
+    }
+    let error = read(&bytes, "steps=nobody").err().unwrap().to_string();
+    assert!(error.contains("slow*") && error.contains("fast*"), "{error}");
+    let error = read(&bytes, "tasks=fast,steps=slow").err().unwrap();
+    assert!(matches!(error, RecordedError::NoSuchTasks { .. }), "{error}");
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub use roles::name as role_name;
 pub use scale::Scale;
 use scale::{Copy, Scaled};
 use task::{Item, Semaphore};
+use units::Unit;
 pub use waits::Wait;
 
 /// Wishes of the user.
@@ -43,6 +44,9 @@ pub struct Options {
     pub name: String,
     /// The load from outside, compared with the recording.
     pub scale: Scale,
+    /// Patterns of the names of the tasks whose work counts, in which `*` stands for any text and
+    /// `?` for one character. Without any, all tasks' work counts, or the units that they reported.
+    pub steps: Vec<String>,
 }
 
 /// Reason why a recording is no workload.
@@ -76,7 +80,7 @@ pub fn infer(
     machine: &Machine,
     options: &Options,
 ) -> Result<Replay, InferError> {
-    let mut plan = Plan::new(history, Overhead::of(machine));
+    let mut plan = Plan::new(history, Overhead::of(machine), &options.steps);
     if !plan.kept.contains(&true) {
         return Err(InferError::NoTasks);
     }
@@ -151,7 +155,6 @@ fn scaled(
 /// Returns the program of a plan.
 fn program(plan: &Plan<'_>, machine: &Machine, options: &Options, copies: Copies) -> Program {
     let history = plan.history;
-    let counted = units::has_counts(plan);
     let finite =
         (0..history.tasks.len()).all(|t| !plan.kept[t] || history.tasks[t].ended.is_some());
     let of = |task| (task, task::items(plan, task));
@@ -166,7 +169,7 @@ fn program(plan: &Plan<'_>, machine: &Machine, options: &Options, copies: Copies
     let mut program = Program {
         name: options.name.clone(),
         doc: format!("A recording of {tasks} tasks on {}.", machine.name),
-        unit: if counted { "unit" } else { "step" }.to_owned(),
+        unit: plan.unit.name().to_owned(),
         duration: (!finite).then_some(TimeSpan(plan.length())),
         cgroups: attributes::cgroups(plan),
         barriers: futexes::barriers(plan),
@@ -177,18 +180,18 @@ fn program(plan: &Plan<'_>, machine: &Machine, options: &Options, copies: Copies
         ..Program::default()
     };
     scaled.declare(&mut program);
-    program.threads = threads(plan, scaled, counted);
+    program.threads = threads(plan, scaled);
     program
 }
 
-fn threads(plan: &Plan<'_>, mut scaled: Scaled, counted: bool) -> Vec<ThreadTemplate> {
+fn threads(plan: &Plan<'_>, mut scaled: Scaled) -> Vec<ThreadTemplate> {
     // Thread ids tell the order in which the tasks were made, and so their first CPUs.
     let mut order: Vec<(Copy, TaskIndex)> = scaled.lists.keys().copied().collect();
     order.sort_by_key(|(copy, task)| (plan.history.tasks[*task as usize].name.pid, *copy));
     let mut thread = |(copy, task): (Copy, TaskIndex)| {
         // The acts are gone before the next task's ops are made, because both are large.
         let items = scaled.lists.remove(&(copy, task))?;
-        let ops = passes::ops(plan, task, &items, counted, &scaled);
+        let ops = passes::ops(plan, task, &items, &scaled);
         let used = !ops.is_empty() || plan.is_forked(task);
         used.then(|| attributes::thread(plan, (copy, task), ops, &scaled))
     };
@@ -201,6 +204,8 @@ struct Plan<'a> {
     overhead: Overhead,
     /// Whether each task is part of the workload.
     kept: Vec<bool>,
+    /// What the program counts.
+    unit: Unit,
     /// Name of each task's thread.
     names: Vec<String>,
     /// Whether each task's thread ends after its last step.
@@ -217,13 +222,14 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(history: &'a History, overhead: Overhead) -> Plan<'a> {
+    fn new(history: &'a History, overhead: Overhead, steps: &[String]) -> Plan<'a> {
         let kept = workload(history);
         let roles = roles::roles(history);
         let ends = ends(history, &roles);
         let mut plan = Plan {
             history,
             overhead,
+            unit: Unit::of(history, &kept, steps),
             names: attributes::names(history),
             repeats: repeats(history, &kept, &ends),
             ends,

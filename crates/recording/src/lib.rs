@@ -23,5 +23,5 @@ pub use gather::{MAX_STEPS, Recorder};
 pub use history::History;
 pub use infer::{Futex, InferError, Options, Replay, Scale, Wait, infer, role_name};
 pub use repeat::repeat;
-pub use scope::Scope;
+pub use scope::{Scope, name_matches};
 pub use understanding::{Understanding, understand};

@@ -36,8 +36,7 @@ impl Scope {
 
     /// Whether a task with this name and these attributes is in.
     pub fn has(&self, name: &str, attributes: Option<&TaskAttributes>) -> bool {
-        let named = self.tasks.is_empty()
-            || self.tasks.iter().any(|pattern| WildMatch::new(pattern).matches(name));
+        let named = self.tasks.is_empty() || name_matches(&self.tasks, name);
         let below = |cgroup: &String| {
             let (cgroup, path) = (cgroup.trim_end_matches('/'), attributes?.cgroup.as_str());
             let rest = path.strip_prefix(cgroup)?;
@@ -45,6 +44,11 @@ impl Scope {
         };
         named && self.cgroup.as_ref().is_none_or(|cgroup| below(cgroup) == Some(true))
     }
+}
+
+/// Whether a name matches one of some patterns.
+pub fn name_matches(patterns: &[String], name: &str) -> bool {
+    patterns.iter().any(|pattern| WildMatch::new(pattern).matches(name))
 }
 
 #[cfg(test)]

@@ -59,7 +59,11 @@ fn questions(case: &Case, rounds: Rounds) -> (Question, Question) {
     let mut recorded = question("hogs", case.machine).goal("max:throughput");
     recorded.rounds = Some(rounds);
     recorded.files.0 = BTreeMap::from([("rec.pftrace".to_owned(), record(&original))]);
-    let workload = Workload::resolve("rec.pftrace", &recorded.files).unwrap();
+    let name = match case.parameters() {
+        "" => "rec.pftrace".to_owned(),
+        parameters => format!("rec.pftrace,{parameters}"),
+    };
+    let workload = Workload::resolve(&name, &recorded.files).unwrap();
     let Workload::Program(program) = workload else { panic!("a command") };
     recorded.program = *program;
     recorded.program.name = case.name.to_owned();

@@ -13,18 +13,13 @@ use super::Plan;
 use super::futexes::mutex_name;
 use super::scale::Scaled;
 use super::task::{self, Act, Item};
-use super::units::{STEPS, count_steps};
+use super::units::{STEPS, Unit, count_steps};
 use crate::history::TaskIndex;
 
 /// Returns the ops of a task from the acts of its first pass.
-pub fn ops(
-    plan: &Plan<'_>,
-    task: TaskIndex,
-    items: &[Item],
-    counted: bool,
-    scaled: &Scaled,
-) -> Vec<Op> {
-    let steps = (!counted).then(|| scaled.steps(&plan.names[task as usize], STEPS));
+pub fn ops(plan: &Plan<'_>, task: TaskIndex, items: &[Item], scaled: &Scaled) -> Vec<Op> {
+    let counts = matches!(&plan.unit, Unit::Steps(tasks) if tasks[task as usize]);
+    let steps = counts.then(|| scaled.steps(&plan.names[task as usize], STEPS));
     let first = pass(plan, items.to_vec(), steps, scaled);
     if plan.ends[task as usize] || first.is_empty() {
         return first;

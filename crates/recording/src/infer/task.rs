@@ -10,6 +10,7 @@ use scxlab_workload::program::{Op, TimeSpan, TimerMode};
 use super::futexes::{self, Futex};
 use super::scale::Copy;
 use super::timers::Timers;
+use super::units::Unit;
 use super::{Plan, Wait};
 use super::{attributes, channels};
 use crate::history::{Step, TaskIndex, Waker};
@@ -184,11 +185,15 @@ impl Pass<'_> {
             }
             Call::Exec => self.op(Op::Exec),
             Call::Yield => self.op(Op::Yield),
-            Call::Count { units } => self.op(Op::Count(units)),
+            Call::Count { units } if self.plan.unit == Unit::Reported => self.op(Op::Count(units)),
             Call::FutexWait { object, .. } if self.is_barging(object) && !self.sleeps_after(at) => {
                 self.acquired(object);
             }
-            Call::Io { .. } | Call::SleepFor { .. } | Call::FutexWait { .. } | Call::Join => {}
+            Call::Io { .. }
+            | Call::SleepFor { .. }
+            | Call::FutexWait { .. }
+            | Call::Join
+            | Call::Count { .. } => {}
         }
     }
 

@@ -1,27 +1,50 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Units of work, so that throughput compares schedulers.
 //!
-//! Owns: the unit of a recording whose tasks count nothing.
+//! Owns: what a program counts, and where the steps of a task end.
 //!
-//! There, a step is a hundredth of the work that a task did in the recording. Each task has the
-//! same weight, however much CPU time it uses: a scheduler that starves a hundred short sleepers
-//! for the sake of one hog loses steps.
+//! If the recording's tasks count nothing, or the user has chosen whose work counts, a step is a
+//! hundredth of the work that a task did in the recording. Each of these tasks has the same weight,
+//! however much CPU time it uses: a scheduler that starves a hundred short sleepers for the sake of
+//! one hog loses steps.
 
 use scxlab_machine::Nanos;
 use scxlab_trace::Call;
 use scxlab_workload::program::Op;
 
-use super::Plan;
 use super::task::{Act, Item};
-use crate::history::Step;
+use crate::history::{History, Step};
+use crate::scope::name_matches;
 
 /// Number of steps of each task in a pass.
 pub const STEPS: u64 = 100;
 
-/// Whether a task of the workload counts finished work.
-pub fn has_counts(plan: &Plan<'_>) -> bool {
-    let counts = |step: &Step| matches!(step, Step::Call(_, Call::Count { .. }));
-    plan.tasks().any(|task| plan.history.tasks[task as usize].steps.iter().any(counts))
+/// What the throughput of a program counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// The units of work that the tasks reported.
+    Reported,
+    /// Steps; for each task, whether its own count.
+    Steps(Vec<bool>),
+}
+
+impl Unit {
+    /// Returns the unit of a workload of the kept tasks. `patterns` are those of the names of the
+    /// tasks whose steps count; without any, steps of all tasks count unless some report units.
+    pub fn of(history: &History, kept: &[bool], patterns: &[String]) -> Unit {
+        let counts = |step: &Step| matches!(step, Step::Call(_, Call::Count { .. }));
+        let mut tasks = history.tasks.iter().zip(kept).filter(|(_, kept)| **kept);
+        if patterns.is_empty() && tasks.any(|(task, _)| task.steps.iter().any(counts)) {
+            return Unit::Reported;
+        }
+        let chosen = |name: &str| patterns.is_empty() || name_matches(patterns, name);
+        Unit::Steps(history.tasks.iter().map(|task| chosen(&task.name.comm)).collect())
+    }
+
+    /// Returns the unit's name.
+    pub fn name(&self) -> &'static str {
+        if *self == Unit::Reported { "unit" } else { "step" }
+    }
 }
 
 /// Adds the counts of so many steps to a pass.
