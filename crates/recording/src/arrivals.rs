@@ -15,13 +15,15 @@ const RUN: u64 = 16;
 
 /// Whether something outside the program sends to its threads.
 pub fn has_arrivals(program: &Program) -> bool {
-    fn any(ops: &[Op]) -> bool {
-        ops.iter().any(|op| match op {
-            Op::Loop { ops, .. } => any(ops),
-            op => is_arrival(op),
-        })
-    }
     program.threads.iter().any(|thread| any(&thread.ops))
+}
+
+/// Whether one of the ops waits for an arrival.
+pub(crate) fn any(ops: &[Op]) -> bool {
+    ops.iter().any(|op| match op {
+        Op::Loop { ops, .. } => any(ops),
+        op => is_arrival(op),
+    })
 }
 
 fn is_arrival(op: &Op) -> bool {
@@ -37,7 +39,8 @@ pub fn vary_arrivals(program: &mut Program, seed: u64) {
     }
 }
 
-fn vary(ops: &mut [Op], stream: &mut Stream) {
+/// Gives the arrivals of a list of ops other times.
+pub(crate) fn vary(ops: &mut [Op], stream: &mut Stream) {
     let mut gaps = Vec::new();
     for op in ops.iter_mut() {
         match op {
