@@ -42,7 +42,7 @@ enum Target {
 #[derive(Clone, Debug, Default)]
 struct Gap {
     tokens: Vec<Token>,
-    /// Work before each token.
+    /// Work before each token, since the token or anchor before it.
     before: Vec<Nanos>,
     /// Indices of the items from the first anchor's successor to the second anchor.
     from: usize,
@@ -203,7 +203,7 @@ fn gaps(
             match (&item.act, token(plan, task, &item.act)) {
                 (_, Some(token)) => {
                     gap.tokens.push(token);
-                    gap.before.push(work);
+                    gap.before.push(std::mem::take(&mut work));
                 }
                 (Act::Work(ns), _) => work += ns,
                 _ => {}
@@ -284,7 +284,7 @@ fn insert(
     }
 }
 
-/// Returns the place in a gap after `index` tokens and this much work. Splits the work there.
+/// Returns the place in a gap after `index` tokens and then this much work. Splits the work there.
 fn place_in(items: &mut Vec<Item>, gap: &mut Gap, index: usize, before: Nanos) -> usize {
     let (mut passed, mut work, mut place) = (0, 0, gap.from);
     while place < gap.to {
@@ -300,7 +300,7 @@ fn place_in(items: &mut Vec<Item>, gap: &mut Gap, index: usize, before: Nanos) -
             }
             Act::Work(ns) => work += *ns,
             _ if passed == index => break,
-            _ => passed += 1,
+            _ => (passed, work) = (passed + 1, 0),
         }
         place += 1;
     }
