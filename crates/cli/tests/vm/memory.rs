@@ -161,10 +161,9 @@ fn four_processes() -> String {
 }
 
 /// Each process has its pages on one node within half a minute, in the simulator and on a real
-/// kernel, by about as many migrated pages. Few tasks change nodes, so the pages move. The real
-/// kernel's runs differ from boot to boot: it may move one process to its pages instead, as it did
-/// in one run of twenty, and some pages may still be on their way at the end, as they were in two.
-/// There, three processes must have two thirds of their pages together.
+/// kernel, by about as many migrated pages. Few tasks change nodes, so the pages move. The kernel
+/// may move one process to its pages instead, as it did in one run of twelve, and the pages of one
+/// process may still be on their way at the end, as they were in another.
 #[test]
 fn four_processes_come_to_their_memory() {
     let Some(bench) = Bench::new() else { return };
@@ -174,7 +173,7 @@ fn four_processes_come_to_their_memory() {
     let simulated = [&["run", "--format", "json"][..], &args].concat();
     let simulated = bench.output(&mut scxlab(&simulated));
     let real = bench.run(&args);
-    let seen = |run: &Value, part: f64| {
+    let seen = |run: &Value| {
         let rows = pages(run);
         let together = |i: usize| rows[i].1.iter().max().copied().unwrap_or_default();
         let moved = (0..4).filter(|&i| together(i) == rows[i].1[i % 2]).count();
@@ -182,11 +181,10 @@ fn four_processes_come_to_their_memory() {
         assert_eq!(total, 4 * 8192);
         let count = |name: &str| metric(run, name);
         let crossed = count("migrations_node") / count("migrations");
-        let apart = (0..4).filter(|&i| (together(i) as f64) < 8192.0 * part).count();
-        println!("pages by process and node: {rows:?}");
+        let apart = (0..4).filter(|&i| together(i) < 8192 * 9 / 10).count();
         (apart, moved, count("numa_pages_migrated"), crossed)
     };
-    let (simulated, real) = (seen(&simulated.runs()[0], 0.9), seen(&real.runs()[0], 2.0 / 3.0));
+    let (simulated, real) = (seen(&simulated.runs()[0]), seen(&real.runs()[0]));
     println!(
         "processes apart, processes whose pages moved, pages migrated, part of migrations between \
          nodes: sim {simulated:?}, vm {real:?}"
