@@ -166,3 +166,37 @@ fn a_wakeup_avoids_a_cpu_with_a_real_time_task() {
     assert_eq!(beside_fifo, 0, "times that it was queued behind the real-time task");
     assert!(ran > 15 * MS, "{ran} of about 20 ms");
 }
+
+/// A task that wakes up another one is preempted when its call returns, not when it blocks or
+/// computes next: the other one posts before the waker waits, which then need not wait. The other
+/// one has a real-time policy, or a shorter slice, for which the default class only asks for a
+/// lazy reschedule.
+#[test]
+fn a_waker_is_preempted_before_its_next_call() {
+    for other in ["policy = { fifo = 10 }", "slice = '100us'"] {
+        let text = format!(
+            "duration = '1s'
+            [[semaphore]]
+            name = 'asked'
+            [[semaphore]]
+            name = 'answered'
+            [[thread]]
+            name = 'waker'
+            ops = [{{ loop = {{ ops = [
+                {{ compute = '200us' }}, {{ sem_post = 'asked' }}, {{ sem_wait = 'answered' }}] }} }}]
+            [[thread]]
+            name = 'other'
+            {other}
+            ops = [{{ loop = {{ ops = [{{ sem_wait = 'asked' }}, {{ sem_post = 'answered' }}] }} }}]"
+        );
+        let mut k = kernel("1c", &text, 1);
+        k.start();
+        k.advance(1000 * MS);
+        let account = |name: &str| &k.tasks[task(&k, name)].account;
+        let (waker, other) = (account("waker"), account("other"));
+        assert!(other.switches_voluntary > 4_000, "{other:?}");
+        assert!(waker.switches_voluntary < other.switches_voluntary / 100, "{waker:?}");
+        assert!(waker.switches_involuntary > other.switches_voluntary * 9 / 10, "{waker:?}");
+        checks::after(&k);
+    }
+}

@@ -176,6 +176,10 @@ pub trait Sys {
     /// The CPU on which `task` runs, or ran last.
     fn cpu_of(&self, task: TaskId) -> CpuId;
     fn nr_cpus(&self) -> u32;
+    /// Whether the kernel preempts the caller on its next return to user mode.
+    fn must_schedule(&self) -> bool {
+        false
+    }
     /// Wakes a blocked or sleeping task. Returns false if the task was awake; its next block or
     /// sleep then returns at once. `sync`: the waker is about to sleep (WF_SYNC).
     fn wake(&mut self, task: TaskId, sync: bool) -> bool;

@@ -101,7 +101,7 @@ impl Kernel {
                 return;
             }
             self.tasks[task].step = None;
-            if self.cpus[cpu].need_resched {
+            if self.cpus[cpu].must_schedule() {
                 return;
             }
         }

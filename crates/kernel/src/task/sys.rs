@@ -22,6 +22,10 @@ impl Sys for Kernel {
         self.exec.clock
     }
 
+    fn must_schedule(&self) -> bool {
+        self.cpus[self.exec.cpu].must_schedule()
+    }
+
     fn this_cpu(&self) -> CpuId {
         self.exec.cpu
     }

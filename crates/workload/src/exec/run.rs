@@ -71,7 +71,12 @@ impl Executor {
                     }
                     thread = &mut self.threads[t];
                     pc = thread.pc as usize;
-                    now = sys.now();
+                    let before = std::mem::replace(&mut now, sys.now());
+                    // A system call takes time. A step without work lets the kernel preempt the
+                    // thread on its return, for a task that the call woke up, say.
+                    if now != before && sys.must_schedule() {
+                        return TaskStep::Compute { work: 0 };
+                    }
                     continue;
                 }
             };
