@@ -88,7 +88,15 @@ impl Guest {
             }
             self.os.schedule(host, v);
         }
-        self.os.run(host, v, TaskStep::Compute { work: 1 })
+        // The host goes on to the next event before the rest. A thread that has gone to sleep must
+        // have left the vCPU by then, because another vCPU may wake it.
+        while self.os.must_schedule(v, false) {
+            self.os.schedule(host, v);
+        }
+        match self.os.vcpus[v].current {
+            Some(_) => self.os.run(host, v, TaskStep::Compute { work: 1 }),
+            None => self.os.idle(host, v),
+        }
     }
 
     /// Returns what a vCPU's guest waits for, for the report of a deadlock.
@@ -214,7 +222,7 @@ impl GuestKernel {
             self.end_spin(host, v, t);
         }
         match step {
-            TaskStep::Compute { work: 0 } => {}
+            // A step without work is a return to the program, too.
             TaskStep::Compute { .. } | TaskStep::ComputeWall { .. } | TaskStep::Memory { .. } => {
                 return Then::Run(step);
             }

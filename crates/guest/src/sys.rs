@@ -266,7 +266,7 @@ impl Sys for GuestSys<'_> {
             false => thread.lock_depth = thread.lock_depth.saturating_sub(1),
         }
         let free = thread.lock_depth == 0;
-        free && self.os.must_schedule(self.v, true)
+        free && self.os.must_schedule(self.v, false)
     }
 
     fn finish(&mut self) {

@@ -178,8 +178,10 @@ fn a_waker_is_preempted_before_its_next_call() {
             "duration = '1s'
             [[semaphore]]
             name = 'asked'
+            value = 0
             [[semaphore]]
             name = 'answered'
+            value = 0
             [[thread]]
             name = 'waker'
             ops = [{{ loop = {{ ops = [
