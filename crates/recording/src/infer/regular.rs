@@ -6,13 +6,17 @@
 //! same posts, waits and uses of mutexes. The longest sequence that was seen between two anchors,
 //! in at least a twentieth of the cases, is what the task does there; a case with a part of the
 //! sequence is completed. Between anchors that are rare, such as those of a task's begin, a task
-//! does what it does elsewhere, if only one such sequence has what was seen as a part. Tasks that
-//! ended during the recording are judged together with those of their role.
+//! does what it does elsewhere, if only one such sequence has what was seen as a part. After the
+//! last anchor, the sequence is completed up to what was seen last. Tasks that ended during the
+//! recording are judged together with those of their role.
+//!
+//! An anchor that no call shows leaves no gap. If a task is the only one that posts to a semaphore,
+//! and these posts are its anchors, then each inferred wait for which there is no post shows one.
 //!
 //! The posts of a pass must equal its waits. Surplus inferred ones are taken back, and a semaphore
 //! starts at the value that the recorded order needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use scxlab_machine::Nanos;
 use scxlab_workload::program::{Op, SemaphoreDef};
@@ -20,6 +24,9 @@ use scxlab_workload::program::{Op, SemaphoreDef};
 use super::Plan;
 use super::task::{Act, Item, Semaphore};
 use crate::history::{Origin, TaskIndex};
+
+/// Most rounds in which added posts show further posts and waits.
+const ROUNDS: u32 = 4;
 
 /// A post or a wait as the tasks of a role share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +54,8 @@ struct Gap {
     /// Indices of the items from the first anchor's successor to the second anchor.
     from: usize,
     to: usize,
+    /// Whether the end of the recording cut the gap off.
+    is_cut: bool,
 }
 
 /// The tasks that are alike, and the acts on both sides of a gap.
@@ -74,30 +83,156 @@ fn alike(plan: &Plan<'_>, task: TaskIndex) -> Alike {
 /// Completes the posts and waits of all tasks. Returns the semaphores that do not start at 0.
 pub fn complete(plan: &Plan<'_>, items: &mut BTreeMap<TaskIndex, Vec<Item>>) -> Vec<SemaphoreDef> {
     let frequent = most_frequent(plan, items);
+    let mut inferred: BTreeSet<Semaphore> = BTreeSet::new();
+    for _ in 0..ROUNDS {
+        fill(plan, items, &frequent, &mut inferred);
+        if !give(plan, items, &frequent, &inferred) {
+            break;
+        }
+    }
+    balance(plan, items, &inferred)
+}
+
+/// Completes the gaps of all tasks.
+fn fill(
+    plan: &Plan<'_>,
+    items: &mut BTreeMap<TaskIndex, Vec<Item>>,
+    frequent: &BTreeMap<Alike, Token>,
+    inferred: &mut BTreeSet<Semaphore>,
+) {
     let gaps = |task: TaskIndex, items: &[Item]| -> Vec<(Anchors, Gap)> {
         gaps(plan, task, items, frequent.get(&alike(plan, task)))
     };
     let mut seen: BTreeMap<Anchors, BTreeMap<Vec<Token>, Vec<Vec<Nanos>>>> = BTreeMap::new();
     for (&task, items) in items.iter() {
-        for (anchors, gap) in gaps(task, items) {
+        for (anchors, gap) in gaps(task, items).into_iter().filter(|(_, gap)| !gap.is_cut) {
             seen.entry(anchors).or_default().entry(gap.tokens).or_default().push(gap.before);
         }
     }
     let usual: BTreeMap<Anchors, Usual> =
         seen.into_iter().filter_map(|(anchors, cases)| Some((anchors, longest(cases)?))).collect();
-    let mut inferred: BTreeMap<Semaphore, Vec<Inferred>> = BTreeMap::new();
     for (&task, list) in items.iter_mut() {
         let found = gaps(task, list);
         for (anchors, mut gap) in found.into_iter().rev() {
-            let known = usual.get(&anchors).or_else(|| elsewhere(&usual, &anchors.0, &gap.tokens));
+            let known = match gap.is_cut {
+                true => after(&usual, &anchors),
+                false => usual.get(&anchors).or_else(|| elsewhere(&usual, &anchors.0, &gap.tokens)),
+            };
             let Some((tokens, before)) = known else { continue };
-            for at in missing(&gap.tokens, tokens).unwrap_or_default() {
+            let mut missing = missing(&gap.tokens, tokens).unwrap_or_default();
+            if gap.is_cut {
+                let last = (0..tokens.len()).rev().find(|at| !missing.contains(at));
+                missing.retain(|at| last.is_some_and(|last| *at < last));
+            }
+            for at in missing {
                 let new = (at, tokens[at], before[at]);
-                insert(plan, task, list, &mut gap, new, &mut inferred);
+                insert(plan, task, list, &mut gap, new, inferred);
             }
         }
     }
-    balance(plan, items, &inferred)
+}
+
+/// Returns the only sequence of these tasks after an anchor.
+fn after<'a>(usual: &'a BTreeMap<Anchors, Usual>, anchors: &Anchors) -> Option<&'a Usual> {
+    let same = |(of, _): &(&Anchors, &Usual)| (&of.0, &of.1) == (&anchors.0, &anchors.1);
+    let mut all = usual.iter().filter(same).map(|(_, usual)| usual);
+    let first = all.next()?;
+    all.all(|other| other.0 == first.0).then_some(first)
+}
+
+/// Adds the posts that inferred waits need and that no gap shows, because the post is itself the
+/// anchor of the only task that posts. Returns whether it added some.
+fn give(
+    plan: &Plan<'_>,
+    items: &mut BTreeMap<TaskIndex, Vec<Item>>,
+    frequent: &BTreeMap<Alike, Token>,
+    inferred: &BTreeSet<Semaphore>,
+) -> bool {
+    let mut gave = false;
+    for &semaphore in inferred {
+        let posts = |(_, items): &(&TaskIndex, &Vec<Item>)| {
+            items.iter().any(|item| item.act == Act::Post(semaphore))
+        };
+        let mut posters = items.iter().filter(posts).map(|(task, _)| *task);
+        let (Some(poster), None) = (posters.next(), posters.next()) else { continue };
+        let anchor = frequent.get(&alike(plan, poster));
+        if anchor != token(plan, poster, &Act::Post(semaphore)).as_ref() {
+            continue;
+        }
+        let (lacks, waits) = unpaired(items, semaphore);
+        if lacks >= 0 {
+            continue;
+        }
+        let Some(list) = items.get_mut(&poster) else { continue };
+        let times = waits.iter().map(|wait| wait.at).collect();
+        for (place, at) in places(list, semaphore, times).into_iter().rev() {
+            list.insert(place, Item { at, act: Act::Post(semaphore), with: None, copy: 0 });
+            gave = true;
+        }
+    }
+    gave
+}
+
+/// Returns the places in a poster's acts at which it gave what these waits took, in order: where it
+/// waits twice on one semaphore without a post between, and otherwise at the times of the waits.
+fn places(list: &[Item], semaphore: Semaphore, mut waits: Vec<Nanos>) -> Vec<(usize, Nanos)> {
+    let mut places = Vec::new();
+    let (mut waited, mut last) = (BTreeSet::new(), 0);
+    for (i, item) in list.iter().enumerate() {
+        match item.act {
+            Act::Post(of) if of == semaphore => waited.clear(),
+            Act::Wait(of) if !waited.insert(of) => {
+                if let Some(taken) = waits.iter().position(|at| *at >= last) {
+                    waits.remove(taken);
+                    places.push((i, last));
+                }
+                waited = BTreeSet::from([of]);
+            }
+            _ => {}
+        }
+        last = item.at;
+    }
+    places.extend(waits.into_iter().map(|at| (list.partition_point(|item| item.at <= at), at)));
+    places.sort_unstable();
+    places
+}
+
+/// Returns the posts and waits of a semaphore in order.
+fn changes(items: &BTreeMap<TaskIndex, Vec<Item>>, semaphore: Semaphore) -> Vec<Change> {
+    let of = |(&task, items): (&TaskIndex, &Vec<Item>)| -> Vec<Change> {
+        let change = |item: &Item| {
+            let is_post = item.act == Act::Post(semaphore);
+            let is_inferred = item.with.is_none();
+            let change = Change { at: item.at, task, is_post, is_inferred };
+            (is_post || item.act == Act::Wait(semaphore)).then_some(change)
+        };
+        items.iter().filter_map(change).collect()
+    };
+    let mut changes: Vec<Change> = items.iter().flat_map(of).collect();
+    changes.sort_by_key(|change| (change.at, !change.is_post));
+    changes
+}
+
+/// Returns by how many the posts of a semaphore outnumber its waits, and so many inferred ones of
+/// the surplus kind: waits for which no post had come, or posts for which no wait came. What the
+/// semaphore starts or ends with can be the reason for the first and last ones of these.
+fn unpaired(items: &BTreeMap<TaskIndex, Vec<Item>>, semaphore: Semaphore) -> (i64, Vec<Change>) {
+    let mut changes = changes(items, semaphore);
+    let surplus: i64 = changes.iter().map(Change::sign).sum();
+    let posts = surplus > 0;
+    if posts {
+        changes.reverse();
+    }
+    let (mut open, mut most) = (0, 0);
+    changes.retain(|change| {
+        open += if change.is_post == posts { 1 } else { -1 };
+        let is_unpaired = open > most;
+        most = most.max(open);
+        is_unpaired && change.is_inferred
+    });
+    let count = usize::try_from(surplus.unsigned_abs()).unwrap_or(usize::MAX);
+    changes.drain(..changes.len().saturating_sub(count));
+    (surplus, changes)
 }
 
 /// Returns the only sequence of these tasks of which `tokens` is a part.
@@ -112,11 +247,19 @@ fn elsewhere<'a>(
     fitting.all(|(whole, _)| *whole == first.0).then_some(first)
 }
 
-/// An inferred post or wait.
-struct Inferred {
-    task: TaskIndex,
+/// A post or a wait.
+struct Change {
     at: Nanos,
+    task: TaskIndex,
     is_post: bool,
+    is_inferred: bool,
+}
+
+impl Change {
+    /// The change of the semaphore's value.
+    fn sign(&self) -> i64 {
+        if self.is_post { 1 } else { -1 }
+    }
 }
 
 /// Returns the most frequent post or wait of the tasks that have hardly any other acts.
@@ -216,10 +359,9 @@ fn gaps(
         gaps.push((anchors, std::mem::replace(&mut gap, from)));
         work = 0;
     }
-    if ends {
-        gap.to = items.len();
-        gaps.push(((role, last, "end".to_owned()), gap));
-    }
+    gap.to = items.len();
+    gap.is_cut = !ends;
+    gaps.push(((role, last, "end".to_owned()), gap));
     gaps
 }
 
@@ -263,7 +405,7 @@ fn insert(
     items: &mut Vec<Item>,
     gap: &mut Gap,
     (index, token, before): (usize, Token, Nanos),
-    inferred: &mut BTreeMap<Semaphore, Vec<Inferred>>,
+    inferred: &mut BTreeSet<Semaphore>,
 ) {
     let semaphore = semaphore(plan, task, token);
     let (is_post, act) = match (token, semaphore) {
@@ -280,7 +422,7 @@ fn insert(
     items.insert(place, Item { at, act, with: None, copy: 0 });
     gap.to += 1;
     if let Some(semaphore) = semaphore {
-        inferred.entry(semaphore).or_default().push(Inferred { task, at, is_post });
+        inferred.insert(semaphore);
     }
 }
 
@@ -311,37 +453,17 @@ fn place_in(items: &mut Vec<Item>, gap: &mut Gap, index: usize, before: Nanos) -
 fn balance(
     plan: &Plan<'_>,
     items: &mut BTreeMap<TaskIndex, Vec<Item>>,
-    inferred: &BTreeMap<Semaphore, Vec<Inferred>>,
+    inferred: &BTreeSet<Semaphore>,
 ) -> Vec<SemaphoreDef> {
     let mut defs = Vec::new();
-    for (&semaphore, added) in inferred {
-        let changes = |items: &BTreeMap<TaskIndex, Vec<Item>>| -> Vec<(Nanos, i64)> {
-            let mut changes: Vec<(Nanos, i64)> = items
-                .values()
-                .flatten()
-                .filter_map(|item| match item.act {
-                    Act::Post(s) if s == semaphore => Some((item.at, 1)),
-                    Act::Wait(s) if s == semaphore => Some((item.at, -1)),
-                    _ => None,
-                })
-                .collect();
-            changes.sort_by_key(|(at, change)| (*at, -change));
-            changes
-        };
-        let surplus: i64 = changes(items).iter().map(|c| c.1).sum();
-        let posts = surplus > 0;
-        let mut spare: Vec<&Inferred> = added.iter().filter(|i| i.is_post == posts).collect();
-        spare.sort_by_key(|i| i.at);
-        // Surplus posts are those of the end, surplus waits those of the begin.
-        if posts {
-            spare.reverse();
-        }
-        for gone in spare.into_iter().take(surplus.unsigned_abs() as usize) {
-            remove(items, gone, semaphore);
+    for &semaphore in inferred {
+        let (_, surplus) = unpaired(items, semaphore);
+        for gone in surplus {
+            remove(items, &gone, semaphore);
         }
         let mut level = 0i64;
-        let lowest = changes(items).into_iter().fold(0, |lowest: i64, (_, change)| {
-            level += change;
+        let lowest = changes(items, semaphore).iter().fold(0, |lowest: i64, change| {
+            level += change.sign();
             lowest.min(level)
         });
         if lowest < 0 {
@@ -352,7 +474,7 @@ fn balance(
     defs
 }
 
-fn remove(items: &mut BTreeMap<TaskIndex, Vec<Item>>, gone: &Inferred, semaphore: Semaphore) {
+fn remove(items: &mut BTreeMap<TaskIndex, Vec<Item>>, gone: &Change, semaphore: Semaphore) {
     let act = if gone.is_post { Act::Post(semaphore) } else { Act::Wait(semaphore) };
     let Some(list) = items.get_mut(&gone.task) else { return };
     let same = |item: &Item| item.at == gone.at && item.act == act && item.with.is_none();
