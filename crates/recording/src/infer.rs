@@ -267,12 +267,17 @@ impl<'a> Plan<'a> {
 
     /// Returns a time of the recording since the begin of a task's thread.
     fn since_birth(&self, task: TaskIndex, at: Nanos) -> Nanos {
-        let task = &self.history.tasks[task as usize];
-        let base = match task.origin {
-            Origin::Start => self.history.start,
-            Origin::Fork(_) | Origin::Appeared => task.born,
-        };
-        at.saturating_sub(base)
+        at.saturating_sub(self.begin(task))
+    }
+
+    /// Returns the time of the recording at which a task's thread begins.
+    fn begin(&self, task: TaskIndex) -> Nanos {
+        let t = &self.history.tasks[task as usize];
+        match (t.origin, self.waits[task as usize].first()) {
+            (_, Some(Wait::Start)) => t.sleeps[0].until.unwrap_or(t.born),
+            (Origin::Start, _) => self.history.start,
+            (Origin::Fork(_) | Origin::Appeared, _) => t.born,
+        }
     }
 
     /// Returns the semaphore that stands for a wait for a task.

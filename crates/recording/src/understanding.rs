@@ -177,6 +177,7 @@ pub fn wait_name(wait: Wait) -> &'static str {
         Wait::Timer => "timer",
         Wait::Io { .. } => "device",
         Wait::Arrival => "arrival",
+        Wait::Start => "start",
     }
 }
 

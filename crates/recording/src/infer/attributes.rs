@@ -10,7 +10,7 @@ use scxlab_workload::program::{CgroupDef, CpuList, Op, PolicyDef, ThreadTemplate
 
 use super::Plan;
 use super::scale::{Copy, Scaled};
-use crate::history::{History, Origin, TaskIndex};
+use crate::history::{History, TaskIndex};
 
 /// Returns a name for each task: the name in the recording, with the thread id if several tasks
 /// have the same name.
@@ -54,8 +54,7 @@ pub fn thread(
         Some(_) => attributes.nice,
         None => i8::try_from((t.name.prio - 120).clamp(-20, 19)).unwrap_or(0),
     };
-    let late = !plan.is_forked(task) && t.origin != Origin::Start;
-    let delay = late.then(|| TimeSpan(t.born.saturating_sub(plan.history.start)));
+    let delay = plan.begin(task).saturating_sub(plan.history.start);
     let shares = plan.history.tasks.iter().filter(|o| o.name.tgid == t.name.tgid).count() > 1;
     ThreadTemplate {
         instances: u32::from(!plan.is_forked(task)),
@@ -65,7 +64,7 @@ pub fn thread(
         cpus: attributes.cpus.as_deref().and_then(cpu_list),
         cgroup: (attributes.cgroup.len() > 1).then(|| attributes.cgroup.clone()),
         process: shares.then(|| scaled.process(plan, copy, t.name.tgid)),
-        delay: delay.filter(|d| d.0 > 0),
+        delay: (delay > 0 && !plan.is_forked(task)).then_some(TimeSpan(delay)),
         ..ThreadTemplate::new(&scaled.name(copy, &plan.names[task as usize]), ops)
     }
 }

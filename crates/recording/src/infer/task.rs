@@ -278,7 +278,7 @@ impl Pass<'_> {
         let recorded = self.plan.history.tasks[self.task as usize].sleeps[sleep as usize];
         self.at = recorded.until.unwrap_or(recorded.from);
         match wait {
-            Wait::Open | Wait::Channel | Wait::Timer => {}
+            Wait::Open | Wait::Channel | Wait::Timer | Wait::Start => {}
             Wait::Barrier(object) => self.barrier(object),
             Wait::Mutex(object) => self.acquired(object),
             Wait::For(length) => self.op(Op::Sleep(TimeSpan(length))),

@@ -13,6 +13,9 @@
 //!    of a guest are its own.
 //! 7. A wait that something outside ended is an arrival at that time; if the waits of the task that
 //!    ended so had nearly the same length, it is a sleep of that length.
+//! 8. A task's only arrival, before anything else that it does and after at most a tenth of the
+//!    recording, is the begin of its thread: it may be the rest of a wait from before the recording,
+//!    of which nothing tells that it comes again.
 
 use scxlab_machine::Nanos;
 use scxlab_trace::Call;
@@ -45,6 +48,8 @@ pub enum Wait {
     },
     /// For something outside the workload, which came at the time of the wake-up.
     Arrival,
+    /// Before the thread's begin.
+    Start,
 }
 
 /// Returns the meaning of each wait of each task.
@@ -62,7 +67,19 @@ fn of_task(plan: &Plan<'_>, task: TaskIndex) -> Vec<Wait> {
             waits[sleep as usize] = meaning(plan, t, i, &t.sleeps[sleep as usize], steady);
         }
     }
+    let first = t.steps.iter().find(|step| !matches!(step, Step::Work(_)));
+    let is_first = first == Some(&Step::Sleep(0)) && waits[0] == Wait::Arrival;
+    let arrivals = waits.iter().filter(|wait| **wait == Wait::Arrival).count();
+    if is_first && arrivals == 1 && is_short(plan, &t.sleeps[0]) && !plan.is_forked(task) {
+        waits[0] = Wait::Start;
+    }
     waits
+}
+
+/// Whether a wait takes at most a tenth of the recording. A task that waits for longer may do
+/// nothing but wait.
+fn is_short(plan: &Plan<'_>, sleep: &Sleep) -> bool {
+    sleep.until.is_some_and(|until| until.saturating_sub(sleep.from) <= plan.length() / 10)
 }
 
 fn meaning(
