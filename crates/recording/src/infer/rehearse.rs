@@ -32,6 +32,8 @@ struct Actor<'a> {
     frames: Vec<Frame<'a>>,
     /// Bytes that its present transfer still has to move; None: the transfer has not begun.
     left: Option<u64>,
+    /// Whether it waits. A poller that one of its pipes has woken is still in the others' lists.
+    waits: bool,
 }
 
 struct Frame<'a> {
@@ -79,7 +81,11 @@ impl<'a> Stage<'a> {
 
     fn start(&mut self, template: usize) {
         let ops = &self.program.threads[template].ops;
-        self.actors.push(Actor { frames: vec![Frame { ops, at: 0, passes: 1 }], left: None });
+        self.actors.push(Actor {
+            frames: vec![Frame { ops, at: 0, passes: 1 }],
+            left: None,
+            waits: false,
+        });
         self.ready.push_back(self.actors.len() - 1);
     }
 
@@ -96,14 +102,18 @@ impl<'a> Stage<'a> {
 
     fn wake(&mut self, object: (&'static str, &'a str), most: usize) {
         let waiters = &mut self.objects.entry(object).or_default().waiters;
-        let most = most.min(waiters.len());
-        let woken: Vec<usize> = waiters.drain(..most).collect();
-        self.waiting -= woken.len();
-        self.ready.extend(woken);
+        for _ in 0..most {
+            let Some(actor) = waiters.pop_front() else { return };
+            if std::mem::replace(&mut self.actors[actor].waits, false) {
+                self.waiting -= 1;
+                self.ready.push_back(actor);
+            }
+        }
     }
 
     fn wait(&mut self, object: (&'static str, &'a str), actor: usize) -> bool {
         self.objects.entry(object).or_default().waiters.push_back(actor);
+        self.actors[actor].waits = true;
         false
     }
 
@@ -169,7 +179,9 @@ impl<'a> Stage<'a> {
         let object = self.objects.entry(("pipe", pipe)).or_default();
         let moved = left.min(object.capacity.saturating_sub(object.tokens));
         object.tokens += moved;
-        self.wake(("pipe", pipe), usize::MAX);
+        if moved > 0 {
+            self.wake(("pipe", pipe), usize::MAX);
+        }
         self.moved(actor, left - moved) || self.wait(("pipe", pipe), actor)
     }
 
@@ -182,13 +194,14 @@ impl<'a> Stage<'a> {
         let object = self.objects.entry(("pipe", pipe)).or_default();
         let moved = left.min(object.tokens);
         object.tokens -= moved;
-        self.wake(("pipe", pipe), usize::MAX);
-        if self.moved(actor, left - moved) {
-            return true;
+        if moved > 0 {
+            self.wake(("pipe", pipe), usize::MAX);
         }
-        // A poller that waits for one of its pipes only would miss the others, so that it looks
-        // again whenever another thread has gone on.
-        self.wait(("pipe", pipe), actor)
+        let done = self.moved(actor, left - moved);
+        for pipe in pipes.iter().filter(|_| !done) {
+            self.wait(("pipe", pipe), actor);
+        }
+        done
     }
 
     /// Notes the rest of a transfer. Returns whether there is none.
@@ -256,6 +269,22 @@ mod tests {
         assert!(ends(&format!("{pipe}{write}{}", read(300))));
         assert!(!ends(&format!("{pipe}{write}{}", read(301))));
         assert!(!ends(&format!("{pipe}{write}")));
+    }
+
+    /// Writers that wait for room do not wake one another for ever.
+    #[test]
+    fn a_full_pipe_ends_the_rehearsal() {
+        let pipe = "[[pipe]]\nname = 'p'\ncapacity = 100\n";
+        let write = |name| thread(name, "{ write = { pipe = 'p', bytes = 300 } }");
+        assert!(!ends(&format!("{pipe}{}{}", write("v"), write("w"))));
+    }
+
+    #[test]
+    fn a_poller_waits_for_all_its_pipes() {
+        let pipes = "[[pipe]]\nname = 'p'\n[[pipe]]\nname = 'q'\n";
+        let poll = thread("a", "{ poll = { pipes = ['p', 'q'], bytes = 8 } }, { sem_post = 's' }");
+        let write = thread("b", "{ write = { pipe = 'q', bytes = 8 } }, { sem_wait = 's' }");
+        assert!(ends(&format!("{pipes}{poll}{write}")));
     }
 
     #[test]
