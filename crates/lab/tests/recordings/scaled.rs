@@ -168,13 +168,13 @@ fn a_scaled_recording_has_that_many_clients() {
 }
 
 /// Keeps clients from running in step, in which a small cause has a large effect.
-const LARGE_NOISE: Perturb = Perturb { start_offset_max: 2 * MS, compute_noise_permille: 50 };
+const NOISE: Perturb = Perturb { start_offset_max: 2 * MS, compute_noise_permille: 50 };
 
 /// Returns the CPU time of each role and the throughput, over several seeds.
 fn figures(machine: &Arc<Machine>, program: &Program) -> BTreeMap<String, f64> {
     let mut figures = BTreeMap::new();
     for seed in 1..=4 {
-        let run = run_perturbed(machine, program, (seed, LENGTH), LARGE_NOISE);
+        let run = run_perturbed(machine, program, (seed, LENGTH), NOISE);
         for (role, ns) in run_time(&run) {
             let role = role.trim_end_matches(|c: char| "# ".contains(c) || c.is_ascii_digit());
             *figures.entry(role.to_owned()).or_default() += ns as f64;
@@ -230,7 +230,7 @@ fn a_repeated_recording_is_a_longer_one() {
         let repeated = read(&bytes, &format!("repeat={TIMES}")).unwrap().replay.program;
         assert_eq!(repeated.duration.unwrap().0, TIMES * replay(&bytes).duration.unwrap().0);
         let long = |program: &Program| -> Vec<Run> {
-            let run = |seed| run_perturbed(&machine, program, (seed, TIMES * LENGTH), LARGE_NOISE);
+            let run = |seed| run_perturbed(&machine, program, (seed, TIMES * LENGTH), NOISE);
             (1..=3).map(run).collect()
         };
         let (truth, replayed) = (long(&original), long(&repeated));
