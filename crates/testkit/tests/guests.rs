@@ -126,8 +126,8 @@ fn a_guest_alone_pays_for_exits_only() {
     }
 }
 
-/// With their real costs, exits take little from workloads that seldom halt: 1 % at most, and 3 %
-/// of schbench, each of whose requests wakes two threads.
+/// With their real costs, exits take little from workloads that seldom halt. Sums of four runs of
+/// schbench differ by up to 2 % from seed to seed.
 #[test]
 fn exits_cost_little_where_vcpus_seldom_halt() {
     for load in [
@@ -145,11 +145,10 @@ fn exits_cost_little_where_vcpus_seldom_halt() {
                 assert_eq!(k.run(Some(400 * MS)), Stop::Finished, "{text}");
                 work(&k)
             };
-            (1..=4).map(run).sum()
+            (1..=16).map(run).sum()
         };
         let (bare, inside) = (total(load), total(&format!("{load},vms=1,vcpus=8")));
-        let percent = if load == "schbench" { 3 } else { 1 };
-        assert!(bare.abs_diff(inside) * 100 <= bare * percent, "{load}: {inside} of {bare}");
+        assert!(bare.abs_diff(inside) * 100 <= bare, "{load}: {inside} of {bare}");
     }
 }
 
