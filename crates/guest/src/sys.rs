@@ -57,8 +57,8 @@ impl Sys for GuestSys<'_> {
         self.host.now()
     }
 
-    // The guest's kernel on the way back to its program, or the host's on the way back to the guest,
-    // which a call to the host has left.
+    // The guest's kernel on the way back to its program, or the host's on the way back to the
+    // guest, which a call to the host has left.
     fn must_schedule(&self) -> bool {
         self.os.must_schedule(self.v, true) || self.host.must_schedule()
     }

@@ -14,8 +14,8 @@
 //! 7. A wait that something outside ended is an arrival at that time; if the waits of the task that
 //!    ended so had nearly the same length, it is a sleep of that length.
 //! 8. A task's only arrival, before anything else that it does and after at most a tenth of the
-//!    recording, is the begin of its thread: it may be the rest of a wait from before the recording,
-//!    of which nothing tells that it comes again.
+//!    recording, is the begin of its thread: it may be the rest of a wait from before the
+//!    recording, of which nothing tells that it comes again.
 
 use scxlab_machine::Nanos;
 use scxlab_trace::Call;
