@@ -22,7 +22,8 @@ FUZZ_SECONDS ?= 600
 FUZZ_JOBS ?= 1
 SOAK_SECONDS ?= 60
 
-step = @echo "== $(1)"
+# With the time of day, so that a log tells what took long.
+step = @date "+== $(1) (%T)"
 
 .PHONY: help setup build install deb wheel pgo test demo fmt lint deny pins unit python aarch64 objects kernel-objects scx-objects abi bench figures claims-vm tidy clean fuzz fuzz-short fuzz-grow fuzz-corpus soak conserve
 
