@@ -372,16 +372,6 @@ fn ebizzy_needs_the_gang_and_the_wait() {
     assert!(unwaited.abs() < 25.0, "{unwaited}");
 }
 
-/// With pause-loop exiting, four guests' hackbench gains by gangs what pinned virtual CPUs spin for
-/// the sockets' locks: nothing without these locks.
-#[test]
-fn hackbench_gains_by_the_sockets_locks() {
-    let cell =
-        "{ table = 'ple_improvement', bench = 'hbench', vms = 4, column = 'v2_gang_vs_pin' }";
-    let (whole, broken) = changes("gang-2011", "sockets", cell);
-    assert!(whole > 10.0 && broken < whole / 3.0, "{whole} {broken}");
-}
-
 /// Consolidation gathers a guest's CPU time on one node. It does not gather its memory, which lies
 /// where it was first touched, as on the thread's host. Two seconds instead of four are enough for
 /// both.
