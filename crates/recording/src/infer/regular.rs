@@ -58,6 +58,13 @@ struct Gap {
     is_cut: bool,
 }
 
+/// The items of a gap, and the times of the anchors on both sides.
+struct Part {
+    items: Vec<Item>,
+    begin: Nanos,
+    end: Nanos,
+}
+
 /// The tasks that are alike, and the acts on both sides of a gap.
 type Anchors = (Alike, String, String);
 
@@ -113,22 +120,33 @@ fn fill(
         seen.into_iter().filter_map(|(anchors, cases)| Some((anchors, longest(cases)?))).collect();
     for (&task, list) in items.iter_mut() {
         let found = gaps(task, list);
-        for (anchors, mut gap) in found.into_iter().rev() {
+        let mut old = std::mem::take(list).into_iter();
+        for (anchors, mut gap) in found {
+            let own: Vec<Item> = old.by_ref().take(gap.to - gap.from).collect();
+            let after = old.next();
+            let begin = list.last().map_or(plan.history.start, |item| item.at);
+            let end = after.as_ref().map_or(plan.history.end, |item| item.at);
+            let mut part = Part { items: own, begin, end };
             let known = match gap.is_cut {
-                true => after(&usual, &anchors),
+                true => self::after(&usual, &anchors),
                 false => usual.get(&anchors).or_else(|| elsewhere(&usual, &anchors.0, &gap.tokens)),
             };
-            let Some((tokens, before)) = known else { continue };
-            let mut missing = missing(&gap.tokens, tokens).unwrap_or_default();
-            if gap.is_cut {
-                let last = (0..tokens.len()).rev().find(|at| !missing.contains(at));
-                missing.retain(|at| last.is_some_and(|last| *at < last));
+            (gap.from, gap.to) = (0, part.items.len());
+            if let Some((tokens, before)) = known {
+                let mut missing = missing(&gap.tokens, tokens).unwrap_or_default();
+                if gap.is_cut {
+                    let last = (0..tokens.len()).rev().find(|at| !missing.contains(at));
+                    missing.retain(|at| last.is_some_and(|last| *at < last));
+                }
+                for at in missing {
+                    let new = (at, tokens[at], before[at]);
+                    insert(plan, task, &mut part, &mut gap, new, inferred);
+                }
             }
-            for at in missing {
-                let new = (at, tokens[at], before[at]);
-                insert(plan, task, list, &mut gap, new, inferred);
-            }
+            list.extend(part.items);
+            list.extend(after);
         }
+        list.extend(old);
     }
 }
 
@@ -149,26 +167,25 @@ fn give(
     inferred: &BTreeSet<Semaphore>,
 ) -> bool {
     let mut gave = false;
-    for &semaphore in inferred {
-        let posts = |(_, items): &(&TaskIndex, &Vec<Item>)| {
-            items.iter().any(|item| item.act == Act::Post(semaphore))
-        };
-        let mut posters = items.iter().filter(posts).map(|(task, _)| *task);
-        let (Some(poster), None) = (posters.next(), posters.next()) else { continue };
+    for (semaphore, changes) in changes(items, inferred) {
+        let posters: BTreeSet<TaskIndex> =
+            changes.iter().filter(|change| change.is_post).map(|change| change.task).collect();
+        let (Some(&poster), 1) = (posters.first(), posters.len()) else { continue };
         let anchor = frequent.get(&alike(plan, poster));
         if anchor != token(plan, poster, &Act::Post(semaphore)).as_ref() {
             continue;
         }
-        let (lacks, waits) = unpaired(items, semaphore);
-        if lacks >= 0 {
-            continue;
-        }
-        let Some(list) = items.get_mut(&poster) else { continue };
+        let (lacks, waits) = unpaired(changes);
+        let Some(list) = items.get_mut(&poster).filter(|_| lacks < 0) else { continue };
         let times = waits.iter().map(|wait| wait.at).collect();
-        for (place, at) in places(list, semaphore, times).into_iter().rev() {
-            list.insert(place, Item { at, act: Act::Post(semaphore), with: None, copy: 0 });
-            gave = true;
+        let places = places(list, semaphore, times);
+        gave |= !places.is_empty();
+        let mut old = std::mem::take(list).into_iter();
+        for (passed, (place, at)) in places.into_iter().enumerate() {
+            list.extend(old.by_ref().take(place + passed - list.len()));
+            list.push(Item { at, act: Act::Post(semaphore), with: None, copy: 0 });
         }
+        list.extend(old);
     }
     gave
 }
@@ -197,27 +214,34 @@ fn places(list: &[Item], semaphore: Semaphore, mut waits: Vec<Nanos>) -> Vec<(us
     places
 }
 
-/// Returns the posts and waits of a semaphore in order.
-fn changes(items: &BTreeMap<TaskIndex, Vec<Item>>, semaphore: Semaphore) -> Vec<Change> {
-    let of = |(&task, items): (&TaskIndex, &Vec<Item>)| -> Vec<Change> {
-        let change = |item: &Item| {
-            let is_post = item.act == Act::Post(semaphore);
-            let is_inferred = item.with.is_none();
-            let change = Change { at: item.at, task, is_post, is_inferred };
-            (is_post || item.act == Act::Wait(semaphore)).then_some(change)
-        };
-        items.iter().filter_map(change).collect()
-    };
-    let mut changes: Vec<Change> = items.iter().flat_map(of).collect();
-    changes.sort_by_key(|change| (change.at, !change.is_post));
-    changes
+/// Returns the posts and waits of these semaphores in order.
+fn changes(
+    items: &BTreeMap<TaskIndex, Vec<Item>>,
+    semaphores: &BTreeSet<Semaphore>,
+) -> BTreeMap<Semaphore, Vec<Change>> {
+    let mut all: BTreeMap<Semaphore, Vec<Change>> = BTreeMap::new();
+    for (&task, items) in items {
+        for item in items {
+            let (semaphore, is_post) = match item.act {
+                Act::Post(semaphore) => (semaphore, true),
+                Act::Wait(semaphore) => (semaphore, false),
+                _ => continue,
+            };
+            if semaphores.contains(&semaphore) {
+                let is_inferred = item.with.is_none();
+                let change = Change { at: item.at, task, is_post, is_inferred };
+                all.entry(semaphore).or_default().push(change);
+            }
+        }
+    }
+    all.values_mut().for_each(|of| of.sort_by_key(|change| (change.at, !change.is_post)));
+    all
 }
 
 /// Returns by how many the posts of a semaphore outnumber its waits, and so many inferred ones of
 /// the surplus kind: waits for which no post had come, or posts for which no wait came. What the
 /// semaphore starts or ends with can be the reason for the first and last ones of these.
-fn unpaired(items: &BTreeMap<TaskIndex, Vec<Item>>, semaphore: Semaphore) -> (i64, Vec<Change>) {
-    let mut changes = changes(items, semaphore);
+fn unpaired(mut changes: Vec<Change>) -> (i64, Vec<Change>) {
     let surplus: i64 = changes.iter().map(Change::sign).sum();
     let posts = surplus > 0;
     if posts {
@@ -402,7 +426,7 @@ fn missing(part: &[Token], whole: &[Token]) -> Option<Vec<usize>> {
 fn insert(
     plan: &Plan<'_>,
     task: TaskIndex,
-    items: &mut Vec<Item>,
+    part: &mut Part,
     gap: &mut Gap,
     (index, token, before): (usize, Token, Nanos),
     inferred: &mut BTreeSet<Semaphore>,
@@ -415,11 +439,9 @@ fn insert(
         (Token::Wait(_), Some(semaphore)) => (false, Act::Wait(semaphore)),
         (Token::Post(_) | Token::Wait(_), None) => return,
     };
-    let begin = gap.from.checked_sub(1).map_or(plan.history.start, |i| items[i].at);
-    let end = items.get(gap.to).map_or(plan.history.end, |item| item.at);
-    let at = if is_post { begin } else { end };
-    let place = place_in(items, gap, index, before);
-    items.insert(place, Item { at, act, with: None, copy: 0 });
+    let at = if is_post { part.begin } else { part.end };
+    let place = place_in(&mut part.items, gap, index, before);
+    part.items.insert(place, Item { at, act, with: None, copy: 0 });
     gap.to += 1;
     if let Some(semaphore) = semaphore {
         inferred.insert(semaphore);
@@ -455,30 +477,40 @@ fn balance(
     items: &mut BTreeMap<TaskIndex, Vec<Item>>,
     inferred: &BTreeSet<Semaphore>,
 ) -> Vec<SemaphoreDef> {
-    let mut defs = Vec::new();
-    for &semaphore in inferred {
-        let (_, surplus) = unpaired(items, semaphore);
-        for gone in surplus {
-            remove(items, &gone, semaphore);
-        }
+    for (semaphore, changes) in changes(items, inferred) {
+        remove(items, &unpaired(changes).1, semaphore);
+    }
+    let start = |(semaphore, changes): (Semaphore, Vec<Change>)| {
         let mut level = 0i64;
-        let lowest = changes(items, semaphore).iter().fold(0, |lowest: i64, change| {
+        let lowest = changes.iter().fold(0, |lowest: i64, change| {
             level += change.sign();
             lowest.min(level)
         });
-        if lowest < 0 {
-            let value = u32::try_from(-lowest).unwrap_or(u32::MAX);
-            defs.push(SemaphoreDef { name: plan.semaphore_name(semaphore), value });
-        }
-    }
-    defs
+        let value = u32::try_from(-lowest).unwrap_or(u32::MAX);
+        (value > 0).then(|| SemaphoreDef { name: plan.semaphore_name(semaphore), value })
+    };
+    changes(items, inferred).into_iter().filter_map(start).collect()
 }
 
-fn remove(items: &mut BTreeMap<TaskIndex, Vec<Item>>, gone: &Change, semaphore: Semaphore) {
-    let act = if gone.is_post { Act::Post(semaphore) } else { Act::Wait(semaphore) };
-    let Some(list) = items.get_mut(&gone.task) else { return };
-    let same = |item: &Item| item.at == gone.at && item.act == act && item.with.is_none();
-    if let Some(at) = list.iter().position(same) {
-        list.remove(at);
+/// Removes these inferred posts or waits of a semaphore.
+fn remove(items: &mut BTreeMap<TaskIndex, Vec<Item>>, gone: &[Change], semaphore: Semaphore) {
+    let mut times: BTreeMap<TaskIndex, BTreeMap<(Nanos, bool), usize>> = BTreeMap::new();
+    for change in gone {
+        let of = times.entry(change.task).or_default();
+        *of.entry((change.at, change.is_post)).or_default() += 1;
+    }
+    for (task, mut times) in times {
+        let Some(list) = items.get_mut(&task) else { continue };
+        list.retain(|item| {
+            let is_post = item.act == Act::Post(semaphore);
+            let is_of = is_post || item.act == Act::Wait(semaphore);
+            match times.get_mut(&(item.at, is_post)).filter(|_| is_of && item.with.is_none()) {
+                Some(left) if *left > 0 => {
+                    *left -= 1;
+                    false
+                }
+                _ => true,
+            }
+        });
     }
 }
