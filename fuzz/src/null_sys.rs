@@ -136,6 +136,10 @@ impl NullSys {
 }
 
 impl Sys for NullSys {
+    fn must_schedule(&self) -> bool {
+        false
+    }
+
     fn now(&self) -> Nanos {
         self.now
     }

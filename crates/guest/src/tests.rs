@@ -40,6 +40,10 @@ impl Host {
 }
 
 impl Sys for Host {
+    fn must_schedule(&self) -> bool {
+        false
+    }
+
     fn now(&self) -> Nanos {
         self.now
     }

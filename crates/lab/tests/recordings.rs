@@ -60,14 +60,8 @@ impl Terms {
     }
 }
 
-fn run_perturbed(
-    machine: &Arc<Machine>,
-    program: &Program,
-    (seed, length): (u64, u64),
-    perturb: Perturb,
-) -> Run {
-    let terms = Terms { seed, length, perturb };
-    run_with(machine, "eevdf", program, terms, Tracer::default()).0
+fn run_on(machine: &Arc<Machine>, scheduler: &str, program: &Program, terms: Terms) -> Run {
+    run_with(machine, scheduler, program, terms, Tracer::default()).0
 }
 
 fn run_with(
@@ -95,7 +89,7 @@ fn run_for(
     seed: u64,
     length: u64,
 ) -> Run {
-    run_with(machine, scheduler, program, Terms::exact(seed, length), Tracer::default()).0
+    run_on(machine, scheduler, program, Terms::exact(seed, length))
 }
 
 /// Runs a program under the kernel's default class, and returns the Perfetto file of its events.
@@ -191,7 +185,7 @@ fn closed(case: &Case, seed: u64) -> Closed {
     let (first, again) = recorded(seed);
     let counts = again.unit == "unit";
     let one = |scheduler: &str, program: &Program, seed| {
-        run_with(&machine, scheduler, program, Terms::noisy(seed, LENGTH), Tracer::default()).0
+        run_on(&machine, scheduler, program, Terms::noisy(seed, LENGTH))
     };
     let runs = |program: &Program, seed: u64| -> Vec<Vec<Run>> {
         let three = |s| (seed..seed + 3).map(|seed| one(s, program, seed)).collect();
@@ -701,10 +695,7 @@ fn random_programs_replay() {
             assert_eq!(run.stop.kind, first.stop.kind, "seed {seed}, {scheduler}: {text}");
         }
         let replayed = total(&run(&machine, "eevdf", &again, seed));
-        let noisy = |seed| {
-            let terms = Terms::noisy(seed, LENGTH);
-            total(&run_with(&machine, "eevdf", &original, terms, Tracer::default()).0)
-        };
+        let noisy = |seed| total(&run_on(&machine, "eevdf", &original, Terms::noisy(seed, LENGTH)));
         let originals: Vec<f64> = (seed..seed + 4).map(noisy).chain([total(&first)]).collect();
         let least = originals.iter().copied().fold(f64::MAX, f64::min);
         let most = originals.iter().copied().fold(0.0, f64::max);

@@ -18,7 +18,8 @@ pub use scxlab_trace::{Call, ChannelKind};
 /// Next step of a task. A computation or a spin makes progress only while the task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskStep {
-    /// Work that takes `work` ns on a full-speed CPU with a warm cache and an idle sibling.
+    /// Work that takes `work` ns on a full-speed CPU with a warm cache and an idle sibling. With 0,
+    /// the task only returns to user mode, where the kernel may preempt it.
     Compute {
         work: Nanos,
     },
@@ -177,9 +178,7 @@ pub trait Sys {
     fn cpu_of(&self, task: TaskId) -> CpuId;
     fn nr_cpus(&self) -> u32;
     /// Whether the kernel preempts the caller on its next return to user mode.
-    fn must_schedule(&self) -> bool {
-        false
-    }
+    fn must_schedule(&self) -> bool;
     /// Wakes a blocked or sleeping task. Returns false if the task was awake; its next block or
     /// sleep then returns at once. `sync`: the waker is about to sleep (WF_SYNC).
     fn wake(&mut self, task: TaskId, sync: bool) -> bool;

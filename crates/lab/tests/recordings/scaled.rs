@@ -174,7 +174,7 @@ const NOISE: Perturb = Perturb { start_offset_max: 2 * MS, compute_noise_permill
 fn figures(machine: &Arc<Machine>, program: &Program) -> BTreeMap<String, f64> {
     let mut figures = BTreeMap::new();
     for seed in 1..=4 {
-        let run = run_perturbed(machine, program, (seed, LENGTH), NOISE);
+        let run = run_on(machine, "eevdf", program, Terms { seed, length: LENGTH, perturb: NOISE });
         for (role, ns) in run_time(&run) {
             let role = role.trim_end_matches(|c: char| "# ".contains(c) || c.is_ascii_digit());
             *figures.entry(role.to_owned()).or_default() += ns as f64;
@@ -230,7 +230,8 @@ fn a_repeated_recording_is_a_longer_one() {
         let repeated = read(&bytes, &format!("repeat={TIMES}")).unwrap().replay.program;
         assert_eq!(repeated.duration.unwrap().0, TIMES * replay(&bytes).duration.unwrap().0);
         let long = |program: &Program| -> Vec<Run> {
-            let run = |seed| run_perturbed(&machine, program, (seed, TIMES * LENGTH), NOISE);
+            let terms = |seed| Terms { seed, length: TIMES * LENGTH, perturb: NOISE };
+            let run = |seed| run_on(&machine, "eevdf", program, terms(seed));
             (1..=3).map(run).collect()
         };
         let (truth, replayed) = (long(&original), long(&repeated));

@@ -192,24 +192,24 @@ fn give(
 
 /// Returns the places in a poster's acts at which it gave what these waits took, in order: where it
 /// waits twice on one semaphore without a post between, and otherwise at the times of the waits.
-fn places(list: &[Item], semaphore: Semaphore, mut waits: Vec<Nanos>) -> Vec<(usize, Nanos)> {
-    let mut places = Vec::new();
+fn places(list: &[Item], semaphore: Semaphore, waits: Vec<Nanos>) -> Vec<(usize, Nanos)> {
+    let (mut places, mut others) = (Vec::new(), Vec::new());
+    let mut waits = waits.into_iter().peekable();
     let (mut waited, mut last) = (BTreeSet::new(), 0);
     for (i, item) in list.iter().enumerate() {
         match item.act {
             Act::Post(of) if of == semaphore => waited.clear(),
             Act::Wait(of) if !waited.insert(of) => {
-                if let Some(taken) = waits.iter().position(|at| *at >= last) {
-                    waits.remove(taken);
-                    places.push((i, last));
-                }
+                others.extend(std::iter::from_fn(|| waits.next_if(|at| *at < last)));
+                places.extend(waits.next().map(|_| (i, last)));
                 waited = BTreeSet::from([of]);
             }
             _ => {}
         }
         last = item.at;
     }
-    places.extend(waits.into_iter().map(|at| (list.partition_point(|item| item.at <= at), at)));
+    others.extend(waits);
+    places.extend(others.into_iter().map(|at| (list.partition_point(|item| item.at <= at), at)));
     places.sort_unstable();
     places
 }

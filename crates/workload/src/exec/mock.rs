@@ -251,6 +251,10 @@ impl Mock {
 }
 
 impl Sys for Mock {
+    fn must_schedule(&self) -> bool {
+        false
+    }
+
     fn now(&self) -> Nanos {
         self.now + self.charged
     }
