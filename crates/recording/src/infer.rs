@@ -13,6 +13,7 @@ mod channels;
 mod futexes;
 mod locks;
 mod passes;
+mod pools;
 mod regular;
 mod rehearse;
 mod roles;
@@ -87,7 +88,7 @@ pub fn infer(
     let mut complete = true;
     let mut program = program(&plan, machine, options, Copies { complete, ..Copies::ONE });
     if !rehearse::ends(&program) {
-        plan.shared.clear();
+        plan.pools.clear();
         complete = false;
         program = self::program(&plan, machine, options, Copies { complete, ..Copies::ONE });
         if !rehearse::ends(&program) {
@@ -217,8 +218,8 @@ struct Plan<'a> {
     channels: channels::Channels,
     /// Role of each task.
     roles: Vec<u32>,
-    /// Futexes on which several tasks of one role wait for others.
-    shared: BTreeSet<u64>,
+    /// Futexes on which pools of tasks wait, with the one that stands for the pool.
+    pools: BTreeMap<u64, u64>,
 }
 
 impl<'a> Plan<'a> {
@@ -237,12 +238,12 @@ impl<'a> Plan<'a> {
             futexes: BTreeMap::new(),
             channels: channels::Channels::new(history, &kept),
             roles,
-            shared: BTreeSet::new(),
+            pools: BTreeMap::new(),
             kept,
         };
         plan.futexes = futexes::classify(&plan);
         plan.waits = waits::classify(&plan);
-        plan.shared = roles::shared(&plan);
+        plan.pools = pools::of(&plan);
         plan
     }
 
@@ -283,8 +284,8 @@ impl<'a> Plan<'a> {
     /// Returns the semaphore that stands for a wait for a task.
     fn semaphore(&self, task: TaskIndex, sleep: u32) -> Semaphore {
         let futex = futexes::waited_on(&self.history.tasks[task as usize], sleep);
-        match futex.filter(|f| self.shared.contains(f)) {
-            Some(futex) => Semaphore::Shared(futex),
+        match futex.and_then(|f| self.pools.get(&f)) {
+            Some(&pool) => Semaphore::Shared(pool),
             None => Semaphore::Of(task),
         }
     }

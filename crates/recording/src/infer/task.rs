@@ -15,7 +15,7 @@ use super::{Plan, Wait};
 use super::{attributes, channels};
 use crate::history::{Step, TaskIndex, Waker};
 
-/// An act of a task, with the time of the recording at which it was.
+/// An act of a task, with the time of the recording at which it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     pub at: Nanos,
@@ -31,7 +31,7 @@ pub struct Item {
 pub enum Semaphore {
     /// On which one task waits.
     Of(TaskIndex),
-    /// On which several tasks of one role wait, by its futex.
+    /// On which a pool of tasks waits, by the futex that stands for it.
     Shared(u64),
 }
 
@@ -63,6 +63,7 @@ pub fn items(plan: &Plan<'_>, task: TaskIndex) -> Vec<Item> {
     let at = t.born;
     let mut pass = Pass { plan, task, timers, items: Vec::new(), at, debt: 0, polls: false };
     for (i, step) in t.steps.iter().enumerate() {
+        pass.end_work(step);
         match *step {
             Step::Work(work) => pass.work(work),
             Step::Call(at, call) => {
@@ -159,6 +160,23 @@ impl Pass<'_> {
         self.debt -= paid;
         if work > paid {
             self.push(Act::Work(work - paid), None);
+        }
+    }
+
+    /// Notes the time at which work ended: when the next step began.
+    fn end_work(&mut self, next: &Step) {
+        let history = self.plan.history;
+        let tasks = &history.tasks;
+        let begin = match *next {
+            Step::Call(at, _) => Some(at),
+            Step::Sleep(sleep) => Some(tasks[self.task as usize].sleeps[sleep as usize].from),
+            Step::Wake(other, sleep) => tasks[other as usize].sleeps[sleep as usize].until,
+            Step::Fork(child) => Some(tasks[child as usize].born),
+            Step::Work(_) | Step::Change(_) => None,
+        };
+        let last = self.items.last_mut().filter(|item| matches!(item.act, Act::Work(_)));
+        if let (Some(last), Some(begin)) = (last, begin) {
+            last.at = last.at.max(begin);
         }
     }
 

@@ -9,8 +9,9 @@
 //!    channel.
 //! 4. A wait after another system call has the call's meaning.
 //! 5. A wait that another task of the workload ended is a dependency on that task.
-//! 6. A wait of a virtual CPU that an interrupt ended is a sleep of that length, because the timers
-//!    of a guest are its own.
+//! 6. A wait of a virtual CPU that an interrupt or a virtual CPU of its guest ended is a sleep of
+//!    that length: the timers of a guest are its own, and its scheduler moves work to whichever
+//!    virtual CPU is free.
 //! 7. A wait that something outside ended is an arrival at that time; if the waits of the task that
 //!    ended so had nearly the same length, it is a sleep of that length.
 //! 8. A task's only arrival, before anything else that it does and after at most a tenth of the
@@ -91,7 +92,11 @@ fn meaning(
 ) -> Wait {
     let Some(until) = sleep.until else { return open(task, at) };
     let length = until.saturating_sub(sleep.from);
-    let by_task = matches!(sleep.by, Waker::Task(waker) if plan.is_kept(waker));
+    let sibling = |waker: TaskIndex| {
+        let waker = &plan.history.tasks[waker as usize];
+        task.is_vcpu && waker.is_vcpu && waker.name.tgid == task.name.tgid
+    };
+    let by_task = matches!(sleep.by, Waker::Task(waker) if plan.is_kept(waker) && !sibling(waker));
     let by_nobody = !matches!(sleep.by, Waker::Task(_));
     // The read may have woken a writer before it ended.
     let after = task.steps[at + 1..].iter().find(|s| !matches!(s, Step::Wake(..)));
