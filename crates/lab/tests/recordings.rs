@@ -346,6 +346,25 @@ fn a_barging_mutex_is_told_from_one_that_is_handed_over() {
     }
 }
 
+/// A pipe that was full has in the replay the capacity that it had.
+#[test]
+fn the_capacity_of_a_full_pipe_is_told() {
+    let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());
+    for (capacity, bytes) in [(16384, 1024), (16384, 700), (4096, 4000), (65536, 5000), (8192, 1)] {
+        let text = format!(
+            "[[pipe]]\nname = 'p'\ncapacity = {capacity}\n\
+             [[thread]]\nname = 'writer'\nops = [{{ loop = {{ ops = [\
+             {{ write = {{ pipe = 'p', bytes = {bytes} }} }}] }} }}]\n\
+             [[thread]]\nname = 'reader'\nops = [{{ loop = {{ ops = [\
+             {{ read = {{ pipe = 'p', bytes = {bytes} }} }}, {{ compute = '5us' }}] }} }}]"
+        );
+        let (_, bytes) = record(&machine, &load("w.toml", &text).unwrap(), 1);
+        let pipes = replay(&bytes).pipes;
+        let capacities: Vec<Option<u64>> = pipes.iter().map(|pipe| pipe.capacity).collect();
+        assert_eq!(capacities, [Some(capacity)], "{text}");
+    }
+}
+
 /// A wake-up that its CPU recorded after the woken task was running belongs to the wait before, and
 /// not to the next one.
 #[test]

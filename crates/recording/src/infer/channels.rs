@@ -15,6 +15,9 @@ use scxlab_workload::program::PipeDef;
 
 use crate::history::{History, Sleep, Step, TaskIndex};
 
+/// Size of a page; a pipe's buffers are pages.
+const PAGE: u64 = 4096;
+
 /// All channels that have a writer and a reader in the workload.
 pub struct Channels {
     channels: BTreeMap<u64, Channel>,
@@ -34,7 +37,7 @@ struct Channel {
     blocked: Vec<(Nanos, u64)>,
     /// Largest number of bytes that the channel can hold, by the writes that waited.
     room: Option<u64>,
-    /// Largest number of bytes in the channel.
+    /// Largest number of bytes in the channel after a write that did not wait.
     highest: u64,
 }
 
@@ -44,6 +47,8 @@ struct Transfer {
     step: u32,
     bytes: u64,
     is_write: bool,
+    /// Whether a write waited for room.
+    waited: bool,
 }
 
 #[derive(Default)]
@@ -81,12 +86,13 @@ impl Channels {
                 let side = if is_write { &mut channel.writers } else { &mut channel.readers };
                 side.insert(task);
                 let wait = if is_write { wait_after(history, task, step) } else { None };
-                let transfer = Transfer { at, task, step: step as u32, bytes, is_write };
+                let transfer =
+                    Transfer { at, task, step: step as u32, bytes, is_write, waited: false };
                 match wait {
                     None => channel.transfers.push(transfer),
                     Some(Sleep { until: Some(until), from, .. }) => {
                         channel.blocked.push((from, bytes));
-                        channel.transfers.push(Transfer { at: until, ..transfer });
+                        channel.transfers.push(Transfer { at: until, waited: true, ..transfer });
                     }
                     Some(sleep) => last_writes.push((object, sleep.from, transfer)),
                 }
@@ -156,12 +162,17 @@ fn wait_after(history: &History, task: TaskIndex, step: usize) -> Option<Sleep> 
 }
 
 impl Channel {
-    /// Returns the declaration. The capacity of a pipe that was full is the highest number of bytes
-    /// in it for which no write had to wait; otherwise it is unknown, and the kernel's default.
+    /// Returns the declaration. The capacity of a pipe that was full is a whole number of pages, if
+    /// one is between the highest number of bytes for which no write had to wait and the lowest for
+    /// which one had to, give or take a write; otherwise it is the former. That of a pipe that was
+    /// never full is unknown, and the kernel's default.
     fn pipe(&self, name: String) -> PipeDef {
         let mut pipe = super::pipe(name, self.kind.unwrap_or(ChannelKind::Pipe));
         if let Some(room) = self.room.filter(|_| pipe.overhead() == 0) {
-            pipe.capacity = Some(self.highest.min(room).max(1));
+            let write = self.blocked.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
+            let pages = self.highest.max(1).next_multiple_of(PAGE);
+            let fits = pages <= room.saturating_add(write);
+            pipe.capacity = Some(if fits { pages } else { self.highest.min(room).max(1) });
         }
         pipe
     }
@@ -180,7 +191,9 @@ impl Channel {
             }
             if t.is_write {
                 level = level.saturating_add(t.bytes);
-                self.highest = self.highest.max(level);
+                if !t.waited {
+                    self.highest = self.highest.max(level);
+                }
             } else {
                 let present = t.bytes.min(level);
                 if present < t.bytes {
