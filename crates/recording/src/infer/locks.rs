@@ -121,7 +121,8 @@ fn visible_pairs(items: &[Item]) -> Vec<Pair> {
             }
             Act::Op(op) => {
                 let label = super::regular::label(op);
-                open.retain(|_, o| o.before.as_ref().is_none_or(|before| *before != label));
+                // Nothing tells the further rounds of an acquisition before the first op.
+                open.retain(|_, o| o.before.as_ref().is_some_and(|before| *before != label));
                 open.values_mut().for_each(|o| o.crosses = true);
                 last = Some(label);
             }
