@@ -3,8 +3,8 @@
 //!
 //! Owns: the rules. A recording has only the calls of tasks that waited or that woke a waiter.
 //!
-//! - A barrier: each call wakes all waiters, the same set of tasks takes part in each round, and
-//!   the last one to come is not always the same.
+//! - A barrier: each call wakes all waiters, and the same set of tasks takes part in each round.
+//!   The last one to come is not always the same, or there are many rounds with several waiters.
 //! - A mutex: each call wakes one task, and at least four of five calls are by tasks that also
 //!   wait. It is barging, as glibc's are, if some call woke nobody, or some wait did not sleep:
 //!   a mutex that is handed over has calls only where tasks wait.
@@ -34,6 +34,9 @@ pub enum Futex {
     /// A dependency of each waiter on its waker.
     Dependency,
 }
+
+/// Number of rounds of a barrier from which the same task may always be the last.
+const MANY: usize = 8;
 
 /// A call that woke tasks.
 struct Round {
@@ -120,7 +123,7 @@ fn meaning(rounds: &[Round]) -> Futex {
     let parties = rounds.first().map(party).unwrap_or_default();
     let wakers: BTreeSet<TaskIndex> = rounds.iter().map(|r| r.waker).collect();
     let all = rounds.iter().all(|r| r.most > 1 && party(r) == parties);
-    if all && wakers.len() > 1 {
+    if all && (wakers.len() > 1 || parties.len() > 2 && rounds.len() >= MANY) {
         return Futex::Barrier(u32::try_from(parties.len()).unwrap_or(u32::MAX));
     }
     let waiters: BTreeSet<TaskIndex> = rounds.iter().flat_map(|r| r.woken.clone()).collect();
@@ -188,5 +191,18 @@ mod tests {
         assert_eq!(of(&[(9, 1), (9, 2), (8, 1), (9, 2)]), Futex::Semaphore);
         // Task 9 does not wait; the others wake each other, too.
         assert_eq!(of(&[(9, 1), (9, 2), (1, 3), (2, 3)]), Futex::Dependency);
+    }
+
+    /// A task that wakes the same tasks in each of many rounds is the last one at their barrier.
+    #[test]
+    fn many_rounds_of_the_same_tasks_are_a_barrier() {
+        let round = |woken: &[TaskIndex]| Round { waker: 9, woken: woken.to_vec(), most: u32::MAX };
+        let rounds = |n, woken| (0..n).map(|_| round(woken)).collect::<Vec<_>>();
+        assert_eq!(meaning(&rounds(MANY, &[1, 2])), Futex::Barrier(3));
+        assert_eq!(meaning(&rounds(MANY - 1, &[1, 2])), Futex::Dependency);
+        assert_eq!(meaning(&rounds(MANY, &[1])), Futex::Dependency);
+        let mut others = rounds(MANY, &[1, 2]);
+        others.push(round(&[1, 3]));
+        assert_eq!(meaning(&others), Futex::Dependency);
     }
 }

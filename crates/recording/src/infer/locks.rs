@@ -7,8 +7,9 @@
 //! A pair is visible if a wait for the mutex ended, and the task later woke a waiter of it, without
 //! doing in between what it did last before the acquisition: then it is in a further round, and the
 //! release is that of a later, invisible acquisition. The work under a mutex is the median over the
-//! task's visible pairs, or over those of all tasks. An acquisition before a visible release, and a
-//! release after a visible acquisition, are placed at that distance. A mutex whose release is
+//! task's visible pairs, or what lies between its acquisitions and its releases after the same op,
+//! or the median over the visible pairs of all tasks. An acquisition before a visible release, and
+//! a release after a visible acquisition, are placed at that distance. A mutex whose release is
 //! invisible is not held across another op.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,11 +97,42 @@ pub fn holds(items: &BTreeMap<TaskIndex, Vec<Item>>) -> Holds {
             own.entry((mutex, task)).or_default().push((work, crosses));
             all.entry(mutex).or_default().push((work, crosses));
         }
+        for (mutex, work) in halves(items) {
+            own.entry((mutex, task)).or_insert_with(|| vec![(work, false)]);
+        }
     }
     Holds {
         own: own.into_iter().map(|(key, pairs)| (key, Hold::of(&pairs))).collect(),
         all: all.into_iter().map(|(mutex, pairs)| (mutex, Hold::of(&pairs))).collect(),
     }
+}
+
+/// Returns the usual work under each mutex of which acquisitions and releases are visible, each
+/// without the other, after the same op: the difference of the work since then.
+fn halves(items: &[Item]) -> Vec<(u64, Nanos)> {
+    let mut after: BTreeMap<(u64, String), [Vec<Nanos>; 2]> = BTreeMap::new();
+    let (mut last, mut work) = (String::new(), 0);
+    for item in items {
+        let (mutex, half) = match &item.act {
+            Act::Acquired(mutex) => (*mutex, 0),
+            Act::Released(mutex) => (*mutex, 1),
+            Act::Work(ns) => {
+                work += ns;
+                continue;
+            }
+            Act::Op(op) => {
+                (last, work) = (super::regular::label(op), 0);
+                continue;
+            }
+            _ => continue,
+        };
+        after.entry((mutex, last.clone())).or_default()[half].push(work);
+    }
+    let work = |((mutex, _), [acquired, released]): (_, [Vec<Nanos>; 2])| {
+        let work = median(released)?.checked_sub(median(acquired)?)?;
+        (work > 0).then_some((mutex, work))
+    };
+    after.into_iter().filter_map(work).collect()
 }
 
 fn visible_pairs(items: &[Item]) -> Vec<Pair> {

@@ -206,9 +206,9 @@ struct Nodes {
 impl Nodes {
     fn of(plan: &Plan<'_>, items: &BTreeMap<TaskIndex, Vec<Item>>) -> Nodes {
         let mut parent: BTreeMap<TaskIndex, TaskIndex> = items.keys().map(|t| (*t, *t)).collect();
-        let mut groups: BTreeMap<(&str, u64), TaskIndex> = BTreeMap::new();
+        let mut groups: BTreeMap<(&str, String), TaskIndex> = BTreeMap::new();
         let mut pairs = Vec::new();
-        for &task in items.keys() {
+        for (&task, acts) in items {
             let t = &plan.history.tasks[task as usize];
             if let Origin::Fork(by) = t.origin
                 && plan.ends[task as usize]
@@ -216,16 +216,20 @@ impl Nodes {
             {
                 pairs.push((by, task));
             }
-            let mut member = |group: (&'static str, u64)| {
+            let mut member = |group: (&'static str, String)| {
                 let first = *groups.entry(group).or_insert(task);
                 pairs.push((first, task));
             };
             if t.is_vcpu {
-                member(("guest", t.name.tgid.into()));
+                member(("guest", t.name.tgid.to_string()));
             }
-            for wait in &plan.waits[task as usize] {
-                if let Wait::Barrier(object) = wait {
-                    member(("barrier", *object));
+            // The last task at a barrier does not wait.
+            let mut barriers = BTreeSet::new();
+            for item in acts {
+                if let Act::Op(Op::Barrier(name)) = &item.act
+                    && barriers.insert(name)
+                {
+                    member(("barrier", name.clone()));
                 }
             }
         }
