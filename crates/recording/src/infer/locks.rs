@@ -153,12 +153,16 @@ fn visible_pairs(items: &[Item]) -> Vec<Pair> {
             }
             Act::Op(op) => {
                 let label = super::regular::label(op);
-                // Nothing tells the further rounds of an acquisition before the first op.
-                open.retain(|_, o| o.before.as_ref().is_some_and(|before| *before != label));
+                // Nothing tells the rounds of an acquisition before the first op, except that a
+                // unit of work ends one.
+                let ends = matches!(op, Op::Count(_));
+                open.retain(|_, o| o.before.as_ref().map_or(!ends, |before| *before != label));
                 open.values_mut().for_each(|o| o.crosses = true);
                 last = Some(label);
             }
-            Act::Wait(_) | Act::Post(_) | Act::Lock(_) | Act::Unlock(_) => {}
+            // No mutex is held across a wait for another task.
+            Act::Wait(_) => open.clear(),
+            Act::Post(_) | Act::Lock(_) | Act::Unlock(_) => {}
         }
     }
     pairs
