@@ -265,8 +265,7 @@ const RECORDINGS: u64 = 24;
 const FAR: [(&str, &str, f64); 1] = [("guests", "run_queue_wait_p99", 20.0)];
 
 /// After a second of recording, throughput, the CPU time of each role and the quantiles of waits
-/// are within 5 % of the original's, or differ by no more than its runs differ from one another:
-/// by three standard errors, as there are many figures.
+/// are within 5 % of the original's, in the mean over the recordings.
 #[test]
 fn a_second_tells_the_quantiles_of_waits() {
     const SECOND: u64 = 1000 * MS;
@@ -298,7 +297,7 @@ fn a_second_tells_the_quantiles_of_waits() {
                 / mean(&originals);
             println!("{:18} {name} {error:+.1} % (standard error {apart:.1} %)", case.name);
             let far = FAR.iter().find(|(of, what, _)| (*of, *what) == (case.name, &**name));
-            let bound = far.map_or(f64::max(5.0, 3.0 * apart), |(.., bound)| *bound);
+            let bound = far.map_or(5.0, |(.., bound)| *bound);
             faults.extend(
                 (error.abs() > bound).then(|| format!("{}: {name} {error:+.1} %", case.name)),
             );
@@ -830,7 +829,8 @@ fn random_programs_replay() {
         let least = originals.iter().copied().fold(f64::MAX, f64::min);
         let most = originals.iter().copied().fold(0.0, f64::max);
         let error = percent(replayed, replayed.clamp(least, most));
-        assert!(error.abs() <= 20.0, "seed {seed}: CPU time {error:+.1} %: {text}");
+        let bound = if seed <= 40 { 2.0 } else { 15.0 };
+        assert!(error.abs() <= bound, "seed {seed}: CPU time {error:+.1} %: {text}");
         off.extend((error.abs() > 2.0).then_some((seed, error)));
     }
     println!("{off:.1?}");

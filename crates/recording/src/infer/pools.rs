@@ -7,8 +7,7 @@
 //! - Several tasks of one role, and no others, wait on one futex.
 //! - Each task waits on a futex of its own, as the threads of most language runtimes do, and a task
 //!   of another role wakes them in the order in which they came to wait, or in the opposite one.
-//!   Tasks whose work is meant for them are woken in other orders, unless they are all alike in
-//!   their work, too.
+//!   Tasks of which each has work of its own are woken in the order of that work.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -37,9 +37,7 @@ pub fn give(
     for (semaphore, changes) in changes(plan, items, inferred) {
         let surplus: i64 = changes.iter().map(Change::sign).sum();
         let act = if surplus < 0 { Act::Post(semaphore) } else { Act::Wait(semaphore) };
-        let same = changes.iter().filter(|change| change.is_post == (surplus < 0));
-        let tasks: BTreeSet<TaskIndex> = same.map(|change| change.task).collect();
-        let (Some(&task), 1) = (tasks.first(), tasks.len()) else { continue };
+        let Some(task) = only(&changes, surplus < 0) else { continue };
         if frequent.get(&alike(plan, task)) != token(plan, task, &act).as_ref() {
             continue;
         }
@@ -51,6 +49,13 @@ pub fn give(
         insert_at(list, &act, places);
     }
     gave
+}
+
+/// Returns the only task that posts, or waits.
+fn only(changes: &[Change], posts: bool) -> Option<TaskIndex> {
+    let mut tasks = changes.iter().filter(|c| c.is_post == posts).map(|change| change.task);
+    let first = tasks.next()?;
+    tasks.all(|task| task == first).then_some(first)
 }
 
 /// Inserts an act at these places, with their times.
@@ -111,11 +116,12 @@ fn changes(
         // Inferred waits since the last visible act.
         let mut open: Vec<(Semaphore, usize)> = Vec::new();
         for (index, item) in items.iter().enumerate() {
-            let at = if is_visible(item) { item.at } else { last };
-            for (semaphore, place) in open.drain(..if is_visible(item) { open.len() } else { 0 }) {
-                all.entry(semaphore).or_default()[place].at = at;
+            if is_visible(item) {
+                last = item.at;
+                for (semaphore, place) in open.drain(..) {
+                    all.entry(semaphore).or_default()[place].at = last;
+                }
             }
-            last = at;
             let (semaphore, is_post) = match item.act {
                 Act::Post(semaphore) => (semaphore, true),
                 Act::Wait(semaphore) => (semaphore, false),
@@ -127,7 +133,7 @@ fn changes(
                 if is_inferred && !is_post {
                     open.push((semaphore, of.len()));
                 }
-                of.push(Change { at, task, index, is_post, is_inferred });
+                of.push(Change { at: last, task, index, is_post, is_inferred });
             }
         }
         for (semaphore, place) in open {
@@ -232,10 +238,9 @@ fn bring_forward(
     inferred: &BTreeSet<Semaphore>,
 ) {
     for (semaphore, changes) in changes(plan, items, inferred) {
-        let posters: BTreeSet<TaskIndex> =
-            changes.iter().filter(|change| change.is_post).map(|change| change.task).collect();
-        let (Some(poster), 1) = (posters.first(), posters.len()) else { continue };
-        let Some(list) = items.get_mut(poster) else { continue };
+        let Some(list) = only(&changes, true).and_then(|task| items.get_mut(&task)) else {
+            continue;
+        };
         // Each visible wait has its visible post.
         let inferred: Vec<Change> = changes.into_iter().filter(|c| c.is_inferred).collect();
         let waits = records(inferred.clone(), false);
