@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use scxlab_live::guest::{GuestError, GuestHost, GuestJob, GuestMachines, GuestSpec};
+use scxlab_live::guest::{Attempt, GuestError, GuestHost, GuestJob, GuestMachines, GuestSpec};
 use scxlab_machine::Topology;
 use scxlab_machine::topology::spec::{Sizes, Spec};
 use scxlab_vm::guest::Guest;
@@ -29,9 +29,9 @@ const NUMBER: &str = "SCXLAB_GUEST";
 /// Memory for the files of a guest, in MiB: this executable and its libraries.
 const FILES_MIB: u64 = 128;
 
-/// Time limit for the boot of all guests: a base, and an addition for each. KVM boots one in two
-/// seconds; a host that emulates KVM takes a minute.
-const BOOT_PATIENCE: Duration = Duration::from_secs(600);
+/// Time limits for the boot of all guests, in the first and in the last attempt: a base, and an
+/// addition for each. KVM boots one in two seconds; a host that emulates KVM takes ten to sixty.
+const BOOT_PATIENCE: [Duration; 2] = [Duration::from_secs(120), Duration::from_secs(600)];
 const BOOT_PATIENCE_EACH: Duration = Duration::from_secs(60);
 /// Time that guests may take for their results after the end of the run.
 const RESULT_PATIENCE: Duration = Duration::from_secs(120);
@@ -59,32 +59,34 @@ impl GuestHost for Hypervisor {
         }
     }
 
-    fn prepare(&self, guests: &[GuestSpec<'_>]) -> Result<Box<dyn GuestMachines>, GuestError> {
+    fn prepare(
+        &self,
+        guests: &[GuestSpec<'_>],
+        attempt: Attempt,
+    ) -> Result<Box<dyn GuestMachines>, GuestError> {
         let mut members = Vec::new();
         let mut shared: Option<Initramfs> = None;
         let mut memory_mib = 0;
         for guest in guests {
             // The instances of a declaration, which follow each other, have the same files.
             let before = shared.filter(|_| guest.instance > 0);
-            let (member, initramfs, mib) =
-                self.member(guest, before).map_err(|error| failed(&guest.name(), error))?;
+            let (member, initramfs, mib) = self
+                .member(guest, before)
+                .map_err(|error| GuestError::new(&guest.name(), error))?;
             memory_mib += mib;
             members.push(WaitingGuest { name: guest.name(), member, def: guest.def.clone() });
             shared = Some(initramfs);
         }
         let last = guests.last().map(GuestSpec::name).unwrap_or_default();
-        scxlab_vm::check_host_memory(memory_mib).map_err(|error| failed(&last, error))?;
+        scxlab_vm::check_host_memory(memory_mib).map_err(|error| GuestError::new(&last, error))?;
         let length = guests.iter().filter_map(|guest| guest.job.duration).max();
         Ok(Box::new(Machines {
             guests: members,
+            attempt,
             length: length.map(Duration::from_nanos),
             cancel: self.cancel,
         }))
     }
-}
-
-fn failed(guest: &str, error: VmError) -> GuestError {
-    GuestError { guest: guest.to_owned(), error: Box::new(error) }
 }
 
 impl Hypervisor {
@@ -130,9 +132,13 @@ pub fn name_nodes(guests: &[GuestDef]) -> bool {
     guests.iter().any(|def| def.memory.as_ref().is_some_and(|m| !m.policy.nodes().is_empty()))
 }
 
-/// Returns the time limit for the boot of this number of guests.
+/// Returns the time limit for the boot of this number of guests, in all attempts.
 pub fn boot_patience(guests: u32) -> Duration {
-    BOOT_PATIENCE + BOOT_PATIENCE_EACH.saturating_mul(guests)
+    [Attempt::First, Attempt::Last].map(|attempt| patience(attempt, guests)).iter().sum()
+}
+
+fn patience(attempt: Attempt, guests: u32) -> Duration {
+    BOOT_PATIENCE[attempt as usize] + BOOT_PATIENCE_EACH.saturating_mul(guests)
 }
 
 /// Returns the topology of a guest: its vCPUs are cores of one processor and one node.
@@ -182,6 +188,7 @@ fn host_memory(policy: &RegionPolicy) -> Option<HostMemory> {
 /// Prepared guests.
 struct Machines {
     guests: Vec<WaitingGuest>,
+    attempt: Attempt,
     /// Length of the run, if it is known.
     length: Option<Duration>,
     cancel: &'static AtomicBool,
@@ -213,7 +220,7 @@ impl GuestMachines for Machines {
     }
 
     fn attend(self: Box<Self>, mut gate: Gate) -> Result<Vec<Vec<u8>>, GuestError> {
-        let Machines { guests, length, cancel } = *self;
+        let Machines { guests, attempt, length, cancel } = *self;
         if !gate.wait_prepared().unwrap_or(false) {
             return Ok(Vec::new());
         }
@@ -225,7 +232,7 @@ impl GuestMachines for Machines {
         };
         all.outputs.resize(all.guests.len(), None);
         let each = u32::try_from(all.guests.len()).unwrap_or(u32::MAX);
-        all.wait_up(boot_patience(each))?;
+        all.wait_up(patience(attempt, each))?;
         // A director that is gone is noticed by the guests' ends.
         let _ = gate.begin();
         all.wait_outputs(length.map(|length| length * 2 + RESULT_PATIENCE), &mut gate)?;
@@ -244,11 +251,12 @@ struct Attendance {
 impl Attendance {
     /// Waits until all guests wait for the start.
     fn wait_up(&mut self, patience: Duration) -> Result<(), GuestError> {
-        self.each_until(Some(patience), |_, message| match message {
+        let got = self.each_until(Some(patience), |_, message| match message {
             MemberMessage::Up => Ok(true),
             MemberMessage::Output(_) => Err("it reported before the start"),
             _ => Ok(false),
-        })
+        });
+        got.map_err(|why| GuestError { never_came_up: is_deadline(&why), ..why })
     }
 
     /// Waits until all guests have reported, and tells the director of each.
@@ -287,10 +295,10 @@ impl Attendance {
                 // Wait for the first guest only, so that a round takes no longer with many guests.
                 let message = member.next(if guest == first { POLL } else { Duration::ZERO });
                 if let MemberMessage::Failed(why) = message {
-                    return Err(failed(name, why));
+                    return Err(GuestError::new(name, why));
                 }
                 let got = is_done(guest, message);
-                let got = got.map_err(|why| GuestError { guest: name.clone(), error: why.into() });
+                let got = got.map_err(|why| GuestError::new(name, why));
                 if got? {
                     done.push(guest);
                 }
@@ -299,15 +307,19 @@ impl Attendance {
             let Some(&guest) = waiting.first() else { break };
             let (name, member) = &self.guests[guest];
             if self.cancel.load(Ordering::Relaxed) {
-                let error = "the run was cancelled".into();
-                return Err(GuestError { guest: name.clone(), error });
+                return Err(GuestError::new(name, "the run was cancelled"));
             }
             if patience.is_some_and(|patience| started.elapsed() > patience) {
-                return Err(failed(name, member.too_late(started.elapsed())));
+                return Err(GuestError::new(name, member.too_late(started.elapsed())));
             }
         }
         Ok(())
     }
+}
+
+/// Whether a guest failed because its time was over.
+fn is_deadline(why: &GuestError) -> bool {
+    matches!(why.error.downcast_ref(), Some(VmError::Deadline { .. }))
 }
 
 /// Runs the guest's program, if this machine is a guest of a workload; otherwise returns the guest.

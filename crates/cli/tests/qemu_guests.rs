@@ -22,9 +22,13 @@ use std::time::{Duration, Instant};
 
 use guests::Hypervisor;
 use scxlab_live::LiveError;
-use scxlab_live::guest::{self, GuestReport};
+use scxlab_live::guest::{
+    self, Attempt, GuestError, GuestHost, GuestMachines, GuestReport, GuestSpec,
+};
 use scxlab_vm::Engine;
-use scxlab_workload::native::{self, NativeConfig, NativeReport, NativeStop, StartSignal};
+use scxlab_workload::native::{
+    self, Gate, GuestProcess, NativeConfig, NativeReport, NativeStop, StartSignal,
+};
 use scxlab_workload::{Program, load};
 
 /// Argument with which this test runs a workload that it kills.
@@ -56,6 +60,7 @@ fn main() {
     }
     guests_run_where_the_workload_wants_them(&kernel);
     guests_that_end_are_ended(&kernel);
+    guests_that_never_come_up_are_started_again(&kernel);
     a_guest_that_dies_is_named(&kernel);
     guests_die_with_scxlab();
     eprintln!("guests: all passed");
@@ -100,9 +105,11 @@ fn run(
     program: &Program,
     config: NativeConfig,
 ) -> Result<(NativeReport, Vec<GuestReport>), LiveError> {
-    let hypervisor =
-        Hypervisor { kernel: Ok(kernel.to_owned()), engine: Engine::TcgMulti, cancel: &NEVER };
-    guest::run(program, config, &hypervisor)
+    guest::run(program, config, &hypervisor(kernel))
+}
+
+fn hypervisor(kernel: &Path) -> Hypervisor {
+    Hypervisor { kernel: Ok(kernel.to_owned()), engine: Engine::TcgMulti, cancel: &NEVER }
 }
 
 /// Two pinned guests of a declaration, one guest that finishes its work, and a thread of the host.
@@ -227,10 +234,8 @@ fn guests_run_where_the_workload_wants_them(kernel: &Path) {
     eprintln!("guests: they run where the workload wants them");
 }
 
-/// Without a duration, the run ends when all threads and all guests have ended.
-fn guests_that_end_are_ended(kernel: &Path) {
-    let program = program(
-        r#"
+/// A guest and a thread of the host that end.
+const SHORT: &str = r#"
 [[guest]]
 name = "once"
 [[guest.program.thread]]
@@ -239,8 +244,11 @@ ops = [{ sleep = "1ms" }, { count = 1 }]
 [[thread]]
 name = "beside"
 ops = [{ count = 1 }]
-"#,
-    );
+"#;
+
+/// Without a duration, the run ends when all threads and all guests have ended.
+fn guests_that_end_are_ended(kernel: &Path) {
+    let program = program(SHORT);
     let got = run(kernel, &program, NativeConfig::default());
     let (report, guests) = got.unwrap_or_else(|why| panic!("{why}"));
     assert_eq!(report.stop, NativeStop::AllExited, "{:?}", report.notes);
@@ -248,6 +256,60 @@ ops = [{ count = 1 }]
     assert_eq!(report.notes, [] as [&str; 0]);
     assert!(qemu_threads().is_empty());
     eprintln!("guests: they end");
+}
+
+/// Guests whose boot hangs in the first attempts.
+struct Hanging {
+    host: Hypervisor,
+    attempts: &'static [Attempt],
+}
+
+struct HangingMachines(Box<dyn GuestMachines>);
+
+impl GuestHost for Hanging {
+    fn check(&self) -> Result<(), String> {
+        self.host.check()
+    }
+
+    fn prepare(
+        &self,
+        guests: &[GuestSpec<'_>],
+        attempt: Attempt,
+    ) -> Result<Box<dyn GuestMachines>, GuestError> {
+        let machines = self.host.prepare(guests, attempt)?;
+        let hangs = self.attempts.contains(&attempt);
+        Ok(if hangs { Box::new(HangingMachines(machines)) } else { machines })
+    }
+}
+
+impl GuestMachines for HangingMachines {
+    fn processes(&self) -> Vec<GuestProcess> {
+        self.0.processes()
+    }
+
+    fn attend(self: Box<Self>, mut gate: Gate) -> Result<Vec<Vec<u8>>, GuestError> {
+        assert!(gate.wait_prepared().unwrap());
+        assert_ne!(qemu_threads().len(), 0);
+        let error = GuestError::new("once", "its time was over");
+        Err(GuestError { never_came_up: true, ..error })
+    }
+}
+
+fn guests_that_never_come_up_are_started_again(kernel: &Path) {
+    let program = program(SHORT);
+    let run = |attempts| {
+        let hanging = Hanging { host: hypervisor(kernel), attempts };
+        guest::run(&program, NativeConfig::default(), &hanging)
+    };
+    let (report, guests) = run(&[Attempt::First]).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(report.work_units() + guests[0].report.work_units(), 2);
+    let again = "all guests were started a second time: guest \"once\": its time was over";
+    assert_eq!(report.notes, [again]);
+    assert!(qemu_threads().is_empty());
+    let why = run(&[Attempt::First, Attempt::Last]).unwrap_err();
+    assert_eq!(why.to_string(), "guest \"once\": its time was over");
+    assert!(qemu_threads().is_empty());
+    eprintln!("guests: they are started again");
 }
 
 /// A guest whose QEMU dies ends the run, also one without a duration, and the message names it.

@@ -106,6 +106,28 @@ impl GuestSpec<'_> {
 pub struct GuestError {
     pub guest: String,
     pub error: Box<dyn std::error::Error + Send + Sync>,
+    /// Whether the guest was still booting when its time was over.
+    pub never_came_up: bool,
+}
+
+impl GuestError {
+    /// Returns the error of a guest that came up, or failed before.
+    pub fn new(
+        guest: &str,
+        error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> GuestError {
+        GuestError { guest: guest.to_owned(), error: error.into(), never_came_up: false }
+    }
+}
+
+/// Attempt to start the guests of a run. Under an emulated KVM, a guest's boot may hang (seen with
+/// QEMU 7.2, once in hundreds of boots), so guests that do not come up are started a second time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// The guests have the time of a usual boot.
+    First,
+    /// The guests have the time of the slowest hosts.
+    Last,
 }
 
 /// A hypervisor.
@@ -114,7 +136,11 @@ pub trait GuestHost: Sync {
     fn check(&self) -> Result<(), String>;
 
     /// Prepares virtual machines for these guests.
-    fn prepare(&self, guests: &[GuestSpec<'_>]) -> Result<Box<dyn GuestMachines>, GuestError>;
+    fn prepare(
+        &self,
+        guests: &[GuestSpec<'_>],
+        attempt: Attempt,
+    ) -> Result<Box<dyn GuestMachines>, GuestError>;
 }
 
 /// Prepared virtual machines, in the order of the guests.
@@ -224,10 +250,29 @@ pub fn run(
         .zip(instances)
         .map(|(number, (def, instance, job))| GuestSpec { def, instance, number, job })
         .collect();
-    let machines = host.prepare(&specs)?;
-    config.guests = machines.processes();
+    let (first, again) = match attempt(program, &config, host, &specs, Attempt::First) {
+        Err(LiveError::Guest(why)) if why.never_came_up => {
+            let again = format!("all guests were started a second time: {why}");
+            (attempt(program, &config, host, &specs, Attempt::Last), Some(again))
+        }
+        other => (other, None),
+    };
+    let (mut report, reports) = first?;
+    report.notes.extend(again);
+    Ok((report, reports))
+}
+
+/// Runs a program once with the processes of its guests.
+fn attempt(
+    program: &Program,
+    config: &NativeConfig,
+    host: &dyn GuestHost,
+    specs: &[GuestSpec<'_>],
+    attempt: Attempt,
+) -> Result<(NativeReport, Vec<GuestReport>), LiveError> {
+    let machines = host.prepare(specs, attempt)?;
     let (gate, end) = native::gate().map_err(no_gate)?;
-    config.gate = Some(end);
+    let config = NativeConfig { guests: machines.processes(), gate: Some(end), ..config.clone() };
     let (report, outputs) = std::thread::scope(|scope| {
         let attendant = scope.spawn(move || machines.attend(gate));
         let report = native::run(program, &config);
@@ -250,7 +295,7 @@ pub fn run(
         (Ok(report), Ok(outputs)) => {
             let read = |(name, output): (String, Vec<u8>)| match serde_json::from_slice(&output) {
                 Ok(report) => Ok(GuestReport { name, report }),
-                Err(why) => Err(GuestError { guest: name, error: why.into() }),
+                Err(why) => Err(GuestError::new(&name, why)),
             };
             let reports = names.zip(outputs).map(read).collect::<Result<_, _>>()?;
             Ok((report, reports))
