@@ -4,6 +4,8 @@
 
 #[path = "recordings/scaled.rs"]
 mod scaled;
+#[path = "recordings/servers.rs"]
+mod servers;
 #[path = "recordings/workloads.rs"]
 mod workloads;
 

@@ -163,7 +163,10 @@ fn program(plan: &Plan<'_>, machine: &Machine, options: &Options, copies: Copies
     let holds = locks::holds(&visible);
     let place = |(task, items)| (task, locks::place(items, task, &holds));
     let mut items: BTreeMap<TaskIndex, Vec<Item>> = visible.into_iter().map(place).collect();
-    let semaphores = if copies.complete { regular::complete(plan, &mut items) } else { Vec::new() };
+    let starts = match copies.complete {
+        true => regular::complete(plan, &mut items),
+        false => regular::Starts::default(),
+    };
     items.values_mut().for_each(locks::sanitize);
     let tasks = items.len();
     let scaled = scale::scale(plan, items, copies);
@@ -176,12 +179,15 @@ fn program(plan: &Plan<'_>, machine: &Machine, options: &Options, copies: Copies
         barriers: futexes::barriers(plan),
         mutexes: futexes::mutexes(plan),
         pipes: plan.channels.pipes(),
-        semaphores,
+        semaphores: starts.needed,
         notes: scaled.notes.clone(),
         ..Program::default()
     };
     scaled.declare(&mut program);
     program.threads = threads(plan, scaled);
+    if !starts.doubtful.is_empty() && !rehearse::ends(&program) {
+        program.semaphores.extend(starts.doubtful);
+    }
     program
 }
 

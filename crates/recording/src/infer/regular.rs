@@ -14,8 +14,12 @@
 //! and these posts are its anchors, then each inferred wait for which there is no post shows one;
 //! likewise, if it is the only one that waits, each inferred post for which there is no wait.
 //!
+//! A round of a server is a request and its answer. If many clients show which of the two comes
+//! first, a run of rounds that begins with the second one gets a first one.
+//!
 //! The posts of a pass must equal its waits. Surplus inferred ones are taken back, and a semaphore
-//! starts at the value that the recorded order needs.
+//! starts at the value that the recorded order needs. That of a server's answers starts at 0 if the
+//! program ends with it.
 
 mod fill;
 mod gaps;
@@ -23,15 +27,14 @@ mod pair;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scxlab_workload::program::SemaphoreDef;
-
 use super::Plan;
 use super::task::{Item, Semaphore};
 use crate::history::TaskIndex;
 use fill::fill;
 pub use gaps::label;
 use gaps::{Alike, Anchors, Token, cases, most_frequent, repeated};
-use pair::{balance, give, unequal};
+pub use pair::Starts;
+use pair::{balance, give, lead, unequal};
 
 /// Most rounds in which added posts show further posts and waits.
 const ROUNDS: u32 = 4;
@@ -40,17 +43,18 @@ const ROUNDS: u32 = 4;
 const ALONE: usize = 8;
 
 /// Completes the posts and waits of all tasks. Returns the semaphores that do not start at 0.
-pub fn complete(plan: &Plan<'_>, items: &mut BTreeMap<TaskIndex, Vec<Item>>) -> Vec<SemaphoreDef> {
+pub fn complete(plan: &Plan<'_>, items: &mut BTreeMap<TaskIndex, Vec<Item>>) -> Starts {
     let frequent = most_frequent(plan, items);
+    let led = lead(plan, items, &frequent);
     let repeated = repeated(cases(plan, items, &frequent));
     let visible = if repeated.is_empty() { BTreeMap::new() } else { items.clone() };
-    let mut inferred = complete_with(plan, items, &frequent, &BTreeSet::new());
+    let mut inferred = complete_with(plan, items, &frequent, &BTreeSet::new(), &led);
     // All of them, or one that is so alone.
     let alone = repeated.iter().take(ALONE).map(|anchors| BTreeSet::from([anchors.clone()]));
     let all = (!repeated.is_empty()).then(|| repeated.clone());
     for single in all.into_iter().chain(alone) {
         let mut other = visible.clone();
-        let of_other = complete_with(plan, &mut other, &frequent, &single);
+        let of_other = complete_with(plan, &mut other, &frequent, &single, &led);
         if unequal(plan, &other, &of_other) <= unequal(plan, items, &inferred) {
             (*items, inferred) = (other, of_other);
             break;
@@ -60,14 +64,15 @@ pub fn complete(plan: &Plan<'_>, items: &mut BTreeMap<TaskIndex, Vec<Item>>) -> 
 }
 
 /// Completes the posts and waits. Between the anchors of `single`, no sequence is another one
-/// several times. Returns the semaphores of the inferred ones.
+/// several times. Returns the semaphores of the inferred ones, with those in `led`.
 fn complete_with(
     plan: &Plan<'_>,
     items: &mut BTreeMap<TaskIndex, Vec<Item>>,
     frequent: &BTreeMap<Alike, Token>,
     single: &BTreeSet<Anchors>,
+    led: &BTreeSet<Semaphore>,
 ) -> BTreeSet<Semaphore> {
-    let mut inferred = BTreeSet::new();
+    let mut inferred = led.clone();
     for _ in 0..ROUNDS {
         fill(plan, items, frequent, single, &mut inferred);
         if !give(plan, items, frequent, &inferred) {

@@ -193,9 +193,13 @@ impl Pass<'_> {
             Call::Write { object, bytes, .. } => self.transfer(at, call, object, bytes),
             Call::Read { object, bytes, .. } => self.transfer(at, call, object, bytes),
             Call::Poll { .. } => self.polls = true,
-            Call::SleepUntil { at } => {
-                let timer = self.timers.call(self.plan.since_birth(self.task, at));
-                self.op(timer);
+            Call::SleepUntil { at: end } => {
+                match self.timers.call(self.plan.since_birth(self.task, end)) {
+                    Some(timer) => self.op(timer),
+                    // The call came after that time.
+                    None if !self.sleeps_after(at) => self.op(Op::Sleep(TimeSpan(0))),
+                    None => {}
+                }
             }
             Call::FutexWake { object, .. } => self.futex_wake(at, object),
             Call::Io { bytes } if !self.sleeps_after(at) => {

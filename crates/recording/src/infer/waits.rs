@@ -4,7 +4,9 @@
 //! Owns: the rules, in the order in which they apply.
 //!
 //! 1. A wait that did not end in the recording has no meaning.
-//! 2. A wait that an interrupt ended after a system call that sleeps has the call's meaning.
+//! 2. A wait that an interrupt ended after a system call that sleeps has the call's meaning. Calls
+//!    that sleep until a time are sleeps for a length if most of a task's are made equally long
+//!    before that time (`timers.rs`).
 //! 3. A wait before a read, or after a write, of a channel within the workload belongs to the
 //!    channel.
 //! 4. A wait after another system call has the call's meaning.
@@ -21,8 +23,8 @@
 use scxlab_machine::Nanos;
 use scxlab_trace::Call;
 
-use super::Plan;
 use super::futexes::{Futex, median};
+use super::{Plan, timers};
 use crate::history::{Sleep, Step, TaskHistory, TaskIndex, Waker};
 
 /// The meaning of a wait.
@@ -59,13 +61,22 @@ pub fn classify(plan: &Plan<'_>) -> Vec<Vec<Wait>> {
     tasks.map(|task| of_task(plan, task as TaskIndex)).collect()
 }
 
+/// What most waits of a task are.
+#[derive(Clone, Copy)]
+struct Habits {
+    /// Length of those that interrupts ended without a system call.
+    steady: Option<Nanos>,
+    /// Whether its sleeps until a time are delays.
+    delays: bool,
+}
+
 fn of_task(plan: &Plan<'_>, task: TaskIndex) -> Vec<Wait> {
     let t = &plan.history.tasks[task as usize];
-    let steady = steady_length(t);
+    let habits = Habits { steady: steady_length(t), delays: timers::are_delays(t) };
     let mut waits = vec![Wait::Open; t.sleeps.len()];
     for (i, step) in t.steps.iter().enumerate() {
         if let Step::Sleep(sleep) = *step {
-            waits[sleep as usize] = meaning(plan, t, i, &t.sleeps[sleep as usize], steady);
+            waits[sleep as usize] = meaning(plan, t, i, &t.sleeps[sleep as usize], habits);
         }
     }
     let first = t.steps.iter().find(|step| !matches!(step, Step::Work(_)));
@@ -83,14 +94,9 @@ fn is_short(plan: &Plan<'_>, sleep: &Sleep) -> bool {
     sleep.until.is_some_and(|until| until.saturating_sub(sleep.from) <= plan.length() / 10)
 }
 
-fn meaning(
-    plan: &Plan<'_>,
-    task: &TaskHistory,
-    at: usize,
-    sleep: &Sleep,
-    steady: Option<Nanos>,
-) -> Wait {
-    let Some(until) = sleep.until else { return open(task, at) };
+fn meaning(plan: &Plan<'_>, task: &TaskHistory, at: usize, sleep: &Sleep, habits: Habits) -> Wait {
+    let Habits { steady, delays } = habits;
+    let Some(until) = sleep.until else { return open(task, at, delays) };
     let length = until.saturating_sub(sleep.from);
     let sibling = |waker: TaskIndex| {
         let waker = &plan.history.tasks[waker as usize];
@@ -111,13 +117,13 @@ fn meaning(
         // The wait was in a read whose end the recording does not have.
         return Wait::Open;
     }
-    let Some(Step::Call(_, call)) = before else {
+    let Some(Step::Call(called, call)) = before else {
         return without_call(by_task, task.is_vcpu, sleep, steady);
     };
     match *call {
         Call::Write { object, .. } if plan.channels.has(object) => Wait::Channel,
         Call::SleepFor { length } if by_nobody => Wait::For(length),
-        Call::SleepUntil { .. } if by_nobody => Wait::Timer,
+        Call::SleepUntil { at: end } if by_nobody => until_time(delays, *called, end),
         Call::Io { bytes } if by_nobody => Wait::Io { bytes },
         Call::FutexWait { object, .. } if by_task => match plan.futexes.get(&object) {
             Some(Futex::Barrier(_)) => Wait::Barrier(object),
@@ -143,12 +149,17 @@ fn is_wait(step: Option<&Step>) -> bool {
 }
 
 /// Returns the meaning of a wait that lasted until the end of the recording.
-fn open(task: &TaskHistory, at: usize) -> Wait {
+fn open(task: &TaskHistory, at: usize, delays: bool) -> Wait {
     match task.steps[..at].last() {
         Some(Step::Call(_, Call::SleepFor { length })) => Wait::For(*length),
-        Some(Step::Call(_, Call::SleepUntil { .. })) => Wait::Timer,
+        Some(Step::Call(called, Call::SleepUntil { at })) => until_time(delays, *called, *at),
         _ => Wait::Open,
     }
+}
+
+/// Returns the meaning of a sleep until a time.
+fn until_time(delays: bool, called: Nanos, end: Nanos) -> Wait {
+    if delays { Wait::For(end.saturating_sub(called)) } else { Wait::Timer }
 }
 
 fn without_call(by_task: bool, is_vcpu: bool, sleep: &Sleep, steady: Option<Nanos>) -> Wait {
@@ -178,6 +189,6 @@ fn steady_length(task: &TaskHistory) -> Option<Nanos> {
 }
 
 /// Whether two lengths differ by at most a twentieth.
-fn is_near(a: Nanos, b: Nanos) -> bool {
+pub(super) fn is_near(a: Nanos, b: Nanos) -> bool {
     a.abs_diff(b) <= b / 20
 }

@@ -115,7 +115,7 @@ pub fn elsewhere<'a>(
 }
 
 /// Number of posts and waits without another act between from which these acts are a long run.
-const RUN: usize = 20;
+pub const RUN: usize = 20;
 
 /// The posts and waits of tasks that are alike.
 #[derive(Default)]
