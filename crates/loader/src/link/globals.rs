@@ -247,9 +247,8 @@ impl Globals {
 
     /// Bytes of a section in their current state; zeros past the end of its contents.
     pub fn bytes(&self, section: usize, offset: u64, len: u64) -> Vec<u8> {
-        let base = &self.object.sections[section].bytes;
-        let content = &self.contents[section];
-        (offset..offset.saturating_add(len)).map(|at| content.byte(base, at)).collect()
+        let len = len.min(u64::MAX - offset) as usize;
+        self.contents[section].bytes(&self.object.sections[section].bytes, offset, len)
     }
 
     /// Writes into a section. Returns None, and writes nothing, if the bytes would go past its end.
@@ -320,12 +319,15 @@ fn check_len(path: &str, place: GlobalRef, bytes: &[u8]) -> Result<(), GlobalErr
 }
 
 impl SectionContents {
-    fn byte(&self, base: &[u8], at: u64) -> u8 {
-        let (page, off) = (at / PAGE as u64, (at % PAGE as u64) as usize);
-        match self.pages.get(&page) {
-            Some(bytes) => bytes[off],
-            None => base.get(at as usize).copied().unwrap_or(0),
+    /// Returns bytes from `offset` on. `base` holds those of the file.
+    fn bytes(&self, base: &[u8], offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        copy(base, 0, offset, &mut bytes);
+        let end = offset + len as u64;
+        for (page, written) in self.pages.range(offset / PAGE as u64..end.div_ceil(PAGE as u64)) {
+            copy(&written[..], page * PAGE as u64, offset, &mut bytes);
         }
+        bytes
     }
 
     fn set(&mut self, base: &[u8], at: u64, byte: u8) {
@@ -348,6 +350,16 @@ impl SectionContents {
             Some((offset, &bytes[..len]))
         })
     }
+}
+
+/// Copies the bytes of `from`, which begins at offset `start`, to those places of `to`, which
+/// begins at `offset`, that it has.
+fn copy(from: &[u8], start: u64, offset: u64, to: &mut [u8]) {
+    let (skip, place) = (offset.saturating_sub(start), start.saturating_sub(offset));
+    let rest = usize::try_from(skip).ok().and_then(|skip| from.get(skip..)).unwrap_or_default();
+    let to = usize::try_from(place).ok().and_then(|place| to.get_mut(place..)).unwrap_or_default();
+    let len = rest.len().min(to.len());
+    to[..len].copy_from_slice(&rest[..len]);
 }
 
 /// Resolves a path against an object; `section_size` returns a section's size after resizing.

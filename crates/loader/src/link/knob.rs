@@ -230,9 +230,8 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
             if size == 0 {
                 return "[]".to_owned();
             }
-            let values = bytes.chunks_exact(size).map(|part| format_value(btf, array.elem, part));
-            let parts = runs(values);
-            format!("[{}]", parts.join(", "))
+            let format = |part: &[u8]| format_value(btf, array.elem, part);
+            format!("[{}]", runs(bytes.chunks_exact(size), format).join(", "))
         }
         BtfKind::Ptr => format!("{:#x}", int_of(bytes, false)),
         BtfKind::Struct | BtfKind::Union => {
@@ -270,14 +269,26 @@ fn text_of(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(&bytes[..end]).ok().filter(|_| is_rest_empty)
 }
 
-/// Replaces each run of more than `MAX_RUN_UNCOMPRESSED` equal values by one text: `0 x 500`.
-fn runs(values: impl Iterator<Item = String>) -> Vec<String> {
+/// Formats values, and replaces each run of more than `MAX_RUN_UNCOMPRESSED` equal ones by one
+/// text: `0 x 500`. Equal bytes are formatted once, because the arrays of schedulers are large.
+fn runs<'a>(
+    values: impl Iterator<Item = &'a [u8]>,
+    format: impl Fn(&[u8]) -> String,
+) -> Vec<String> {
     let mut runs: Vec<(String, usize)> = Vec::new();
-    for value in values {
+    let mut before = None;
+    for bytes in values {
         match runs.last_mut() {
-            Some((last, count)) if *last == value => *count += 1,
-            _ => runs.push((value, 1)),
+            Some((_, count)) if before == Some(bytes) => *count += 1,
+            last => {
+                let value = format(bytes);
+                match last {
+                    Some((same, count)) if *same == value => *count += 1,
+                    _ => runs.push((value, 1)),
+                }
+            }
         }
+        before = Some(bytes);
     }
     let text = |(value, count): (String, usize)| match count {
         0..=MAX_RUN_UNCOMPRESSED => vec![value; count],

@@ -111,3 +111,23 @@ fn enum_constants_are_filled_from_the_kernel() {
     // The name `slice_ns` does not begin with the prefix `__`, so this global must keep its value.
     assert_eq!(g.get("slice_ns").as_deref(), Ok("5000000"));
 }
+
+#[test]
+fn bytes_are_those_of_the_file_until_they_are_written() {
+    let base: Vec<u8> = (0..6000u32).map(|at| at as u8 | 1).collect();
+    let mut content = SectionContents { size: 20_000, pages: BTreeMap::new() };
+    let mut expected = base.clone();
+    expected.resize(25_000, 0);
+    for at in [0, 4095, 4096, 5999, 6000, 12_287, 12_288, 19_999] {
+        content.set(&base, at, 0xf0);
+        expected[at as usize] = 0xf0;
+    }
+    for offset in [0, 1, 4000, 4095, 4096, 5990, 8191, 8192, 12_280, 20_000] {
+        for len in [0, 1, 5, 97, 4096, 4999] {
+            let from = offset as usize;
+            let got = content.bytes(&base, offset, len);
+            assert_eq!(got, expected[from..from + len], "{len} from {offset}");
+        }
+    }
+    assert_eq!(content.bytes(&base, u64::MAX - 4, 4), [0; 4]);
+}
