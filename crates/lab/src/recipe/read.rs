@@ -34,7 +34,8 @@ impl Recipe {
 }
 
 fn read(name: &str, text: &str, depth: usize) -> RecipeResult<Recipe> {
-    let reader = Reader { file: name.into(), text, depth };
+    let lines = text.match_indices('\n').map(|(at, _)| at).collect();
+    let reader = Reader { file: name.into(), lines, depth };
     let file: RecipeFile = toml::from_str(text).map_err(|e| {
         let at = e.span().unwrap_or(0..0).start;
         reader.error(at, RecipeErrorKind::Document(e.message().to_owned()))
@@ -173,16 +174,16 @@ impl OneOrMore {
     }
 }
 
-struct Reader<'a> {
+struct Reader {
     file: Arc<str>,
-    text: &'a str,
+    /// Offsets of the ends of the lines.
+    lines: Vec<usize>,
     depth: usize,
 }
 
-impl Reader<'_> {
+impl Reader {
     fn place(&self, offset: usize) -> SourcePos {
-        let before = self.text.as_bytes().get(..offset).unwrap_or(self.text.as_bytes());
-        let line = 1 + before.iter().filter(|b| **b == b'\n').count();
+        let line = 1 + self.lines.partition_point(|end| *end < offset);
         SourcePos { file: self.file.clone(), line }
     }
 

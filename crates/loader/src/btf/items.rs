@@ -60,20 +60,23 @@ pub struct SecVar {
 impl Btf {
     pub fn members(&self, id: TypeId) -> impl ExactSizeIterator<Item = Member<'_>> {
         let (ty, n) = self.items_of(id, BtfKind::is_composite);
-        (0..n).map(move |i| {
-            let raw = self.word(ty, i * 3 + 2);
-            let (bits, bit_off) = if ty.kflag { (raw >> 24, raw & 0x00ff_ffff) } else { (0, raw) };
-            Member {
-                name: self.string(self.word(ty, i * 3)),
-                ty: TypeId(self.word(ty, i * 3 + 1)),
-                bit_off,
-                bitfield_bits: bits,
-            }
-        })
+        (0..n).map(move |i| self.member_at(ty, i))
     }
 
     pub fn member(&self, id: TypeId, index: usize) -> Option<Member<'_>> {
-        self.members(id).nth(index)
+        let (ty, n) = self.items_of(id, BtfKind::is_composite);
+        (index < n).then(|| self.member_at(ty, index))
+    }
+
+    fn member_at(&self, ty: &Type, index: usize) -> Member<'_> {
+        let raw = self.word(ty, index * 3 + 2);
+        let (bits, bit_off) = if ty.kflag { (raw >> 24, raw & 0x00ff_ffff) } else { (0, raw) };
+        Member {
+            name: self.string(self.word(ty, index * 3)),
+            ty: TypeId(self.word(ty, index * 3 + 1)),
+            bit_off,
+            bitfield_bits: bits,
+        }
     }
 
     pub fn params(&self, id: TypeId) -> impl ExactSizeIterator<Item = Param<'_>> {
