@@ -48,7 +48,6 @@ impl Translator<'_, '_> {
         };
         let Some(value) = value else { return self.call_out(Way::Helper, 5, insn, pc) };
         self.count_helper();
-        self.check_limit(pc);
         self.clobber(value);
     }
 
@@ -115,7 +114,6 @@ impl Translator<'_, '_> {
         let entry = self.cached(owner, tag, slow);
         let value = self.b.ins().load(I64, flags(), entry, in_place::at::VALUE);
         self.count_helper();
-        self.check_limit(pc);
         self.finish_in_place(value, done);
         self.enter(slow);
         self.call_out(Way::Helper, 5, insn, pc);

@@ -58,7 +58,6 @@ impl Translator<'_, '_> {
         };
         let Some(value) = value else { return self.call_kfunc(insn, pc) };
         self.count_kfunc();
-        self.check_limit(pc);
         self.clobber(value);
     }
 
@@ -125,7 +124,6 @@ impl Translator<'_, '_> {
         pc: u32,
     ) {
         self.charge_kfunc(cost);
-        self.check_limit(pc);
         self.finish_in_place(value, done);
         self.enter(slow);
         self.call_kfunc(insn, pc);

@@ -222,9 +222,7 @@ unsafe fn call_out<H: Host>(
     let counted = |h: &mut H, ctx: &Ctx| {
         h.vm().executed = executed;
         let value = work(h, ctx, &args)?;
-        let vm = h.vm();
-        let executed = vm.executed;
-        if executed >= vm.deadline { Err(over_limit(vm)) } else { Ok(Pair { value, executed }) }
+        Ok(Pair { value, executed: h.vm().executed })
     };
     // SAFETY: as the caller guarantees.
     unsafe { outside(ctx, counted) }.unwrap_or(STOPPED)

@@ -9,8 +9,8 @@
 //!
 //! Every executed instruction counts one. The interpreter keeps the counter in a local variable and
 //! writes it back before every call out of the program. The interpreter checks the instruction
-//! limit on entry, at taken backward jumps and at calls, so a stretch of code without these may
-//! exceed the limit by its own length.
+//! limit on entry, at taken backward jumps and at calls of the program's own functions, so a
+//! stretch of code without these may exceed the limit by its own length.
 //! Registers that the kernel's verifier would not let a program read are zero: r0 and r6 to r9 on
 //! entry to a function, r1 to r5 after a call. A function's behaviour therefore does not depend on
 //! its caller, and machine code (`crate::jit`) agrees with the interpreter.
@@ -102,8 +102,8 @@ pub(crate) fn run<H: Host>(
             dst!($i) = u64::from($value);
         }};
     }
-    // Stops the program if it has reached the instruction limit. Every kind of call checks the
-    // limit, because a program could otherwise run for ever.
+    // Stops the program if it has reached the instruction limit. Every entry of a function checks
+    // the limit, because functions could otherwise call one another for ever.
     macro_rules! check_limit {
         () => {
             if executed >= deadline {
@@ -203,7 +203,6 @@ pub(crate) fn run<H: Host>(
                 Ok(value) => regs[0] = value,
                 Err(fault) => break fault,
             }
-            check_limit!();
             regs[1..6].fill(0);
         }};
     }

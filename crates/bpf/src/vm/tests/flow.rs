@@ -419,19 +419,25 @@ fn a_fault_shows_no_register_that_only_an_impossible_way_reads() {
     assert_eq!((fault.0.regs[8], fault.0.regs[4]), (Some(0), None));
 }
 
-/// The instruction limit must stop a program without jumps at the next helper call, even if machine
-/// code performs the helper inline.
+/// The instruction limit must stop a loop at its backward jump, whether machine code performs the
+/// helper in the loop inline or not. Calls themselves do not look at the limit.
 #[test]
-fn the_limit_is_looked_at_after_each_helper() {
+fn the_limit_is_looked_at_once_per_loop() {
     for helper in [5, 8] {
-        let text = format!("func main:\n{}call {helper}\nr0 = 7\nexit", "r6 = 6\n".repeat(20));
+        let text = format!(
+            "func main:\nr6 = 9\nagain:\ncall {helper}\nr6 += -1\nif r6 != 0 goto again\n\
+             call {helper}\nr0 = 7\nexit"
+        );
         let (mut h, instance) = host(&text);
         assert_eq!(h.run(instance, "main", [0; 5]), Ok(7), "{helper}");
-        h.vm.limits.insns_per_call = 21;
-        let fault = h.run(instance, "main", [0; 5]).expect_err("21 by then");
-        assert_eq!(*fault.kind(), FaultKind::InsnLimit { limit: 21 }, "{helper}");
-        assert_eq!(fault.0.backtrace[0].insn, 20, "{helper}");
-        h.vm.limits.insns_per_call = 22;
+        // The eighth jump back, the last one, is instruction 25.
+        for limit in [4, 5, 24, 25] {
+            h.vm.limits.insns_per_call = limit;
+            let fault = h.run(instance, "main", [0; 5]).expect_err("a jump back comes later");
+            assert_eq!(*fault.kind(), FaultKind::InsnLimit { limit }, "{helper}");
+            assert_eq!(fault.0.backtrace[0].insn, 3, "{helper}");
+        }
+        h.vm.limits.insns_per_call = 26;
         assert_eq!(h.run(instance, "main", [0; 5]), Ok(7), "{helper}");
     }
 }
