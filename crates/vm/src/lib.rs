@@ -3,8 +3,8 @@
 //! and returns the bytes that the guest sends back.
 //!
 //! Owns: QEMU, the initramfs, the result channel, and the kernel that `scxlab vm setup` prepares.
-//! Does not: know schedulers or BPF; the caller defines what runs in the guest. Start at [`boot()`]
-//! and [`guest`].
+//! Does not: know schedulers, or load BPF; the caller defines what runs in the guest. Start at
+//! [`boot()`] and [`guest`].
 //!
 //! ```no_run
 //! use scxlab_vm::{VmSpec, boot, guest};
