@@ -6,9 +6,11 @@ mod examples;
 mod verdict;
 
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use clap::builder::{EnumValueParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use scxlab_lab::advise::Rounds;
@@ -129,34 +131,35 @@ pub struct RunArgs {
     )]
     pub scheduler: Vec<String>,
 
-    /// Workload: a file (rt-app JSON, or scxlab's TOML or JSON), or a generator with its parameters
+    /// Workload: a file (rt-app JSON, or scxlab's TOML or JSON), a recording or another trace, or a
+    /// generator with its parameters
     ///
     /// scxlab list workloads shows the generators. vms=2,vcpus=8 after a file or a generator, as in
     /// hogs,vms=2,vcpus=8, puts the workload into 2 virtual machines (docs/concepts/guests.md).
     #[arg(short, long, value_name = "WORKLOAD", required_unless_present = "again", add = ArgValueCompleter::new(complete::workloads))]
     pub workload: Option<String>,
 
-    /// Machine: a spec such as 2n4c2t, a preset, a .toml file, lstopo's .xml, or `host`; give
-    /// several to compare on each
+    /// Machine: a spec such as 2n4c2t, a preset, a .toml file, lstopo's .xml, a recording, or
+    /// `host`; give several to compare on each
     ///
     /// With several machines, each gets a table, and one more table has the main metrics of all of
     /// them. JSON output is then a list of results, and -o makes a folder for each machine.
-    #[arg(short, long, value_name = "MACHINE", required_unless_present = "again", add = ArgValueCompleter::new(complete::machines))]
+    #[arg(short, long, value_name = "MACHINE", allow_hyphen_values = true, required_unless_present = "again", add = ArgValueCompleter::new(complete::machines))]
     pub machine: Vec<String>,
 
     /// Number of runs per scheduler; run i of each scheduler has seed SEED + i
-    #[arg(short = 'n', long, value_name = "RUNS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(short = 'n', long, value_name = "RUNS", allow_hyphen_values = true, default_value_t = 1, value_parser = whole(1..=10_000))]
     pub runs: u32,
 
     /// Seed of the first run
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = seed, default_value_t = 1)]
     pub seed: u64,
 
     /// Virtual time per run, such as 500ms or 5s; replaces the workload's own duration
     ///
     /// If neither is given, a workload runs until all its threads have exited, at most 60s. The
     /// maximum is one day.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = length)]
     pub duration: Option<TimeSpan>,
 
     /// Write a Perfetto trace of the first run of each scheduler
@@ -171,7 +174,7 @@ pub struct RunArgs {
     ///
     /// The size is rounded up to a power of two. Events that do not fit are lost, and counted in
     /// the trace and in the results. A simulated run has no such limit.
-    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = trace_buffer)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, default_value = "32M", value_parser = trace_buffer)]
     pub trace_buffer: u32,
 
     /// Draw which task runs on which CPU in this span of the first run of each scheduler, such as
@@ -193,7 +196,7 @@ pub struct RunArgs {
     ///
     /// With several --on, a second table compares shares, switches, migrations and waits with those
     /// of the first target.
-    #[arg(long, value_name = "PERCENT", default_value_t = scxlab_lab::agreement::TOLERANCE_PERCENT, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, default_value_t = scxlab_lab::agreement::TOLERANCE_PERCENT, value_parser = whole(1..=1000))]
     pub tolerance: u32,
 
     #[command(flatten)]
@@ -230,11 +233,11 @@ pub struct RunArgs {
     pub csv: bool,
 
     /// Maximum random delay of each thread's start
-    #[arg(long, value_name = "TIME", default_value = "1ms")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, default_value = "1ms")]
     pub start_offset: TimeSpan,
 
     /// Maximum random change of each computation's length, in percent
-    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = noise)]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, default_value = "1", value_parser = noise)]
     pub compute_noise: u32,
 
     /// Automatic NUMA balancing of the kernel's default class; by default on, if the machine has
@@ -249,11 +252,11 @@ pub struct RunArgs {
 
     /// Attach the scheduler when the workload has run this long; until then, the default class has
     /// all tasks
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub attach_after: Option<TimeSpan>,
 
     /// Number of simulations at a time; 0 is one per CPU of this host. Results do not depend on it
-    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = jobs)]
+    #[arg(short, long, value_name = "N", allow_hyphen_values = true, default_value_t = 0, value_parser = jobs)]
     pub jobs: usize,
 
     /// Maximum memory of the scheduler and the workload in each simulated run, such as 512M or 4G
@@ -261,7 +264,7 @@ pub struct RunArgs {
     /// It covers maps, arenas, objects, queues and tasks. A run that needs more ends with the
     /// reason `out_of_memory`. Each run reserves this much address space, and 4 GiB for each arena;
     /// only the used part takes memory of this host.
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, default_value = "1G", value_parser = size)]
     pub memory_limit: u64,
 
     #[command(flatten)]
@@ -305,7 +308,7 @@ pub struct AdviseArgs {
     pub workload: String,
 
     /// Machine, in the form of -m of run
-    #[arg(short, long, value_name = "MACHINE", default_value = "host", add = ArgValueCompleter::new(complete::machines))]
+    #[arg(short, long, value_name = "MACHINE", allow_hyphen_values = true, default_value = "host", add = ArgValueCompleter::new(complete::machines))]
     pub machine: String,
 
     /// What to improve, the most important first: WHAT:QUANTITY[@TASKS][<LIMIT], separated by
@@ -331,7 +334,7 @@ pub struct AdviseArgs {
     pub candidates: Option<PathBuf>,
 
     /// Time of this host after which the best answer so far is given
-    #[arg(long, value_name = "TIME", default_value = "60s")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, default_value = "60s")]
     pub budget: TimeSpan,
 
     /// Numbers of worlds for the search and for the decision, such as 24+12, instead of a budget:
@@ -340,20 +343,20 @@ pub struct AdviseArgs {
     pub rounds: Option<Rounds>,
 
     /// Seed from which all worlds are drawn
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = seed, default_value_t = 1)]
     pub seed: u64,
 
     /// Virtual time per run; replaces the workload's own duration
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = length)]
     pub duration: Option<TimeSpan>,
 
     /// Number of simulations at a time; 0 is one per CPU of this host. Equal numbers of rounds give
     /// equal advice, whatever this number
-    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = jobs)]
+    #[arg(short, long, value_name = "N", allow_hyphen_values = true, default_value_t = 0, value_parser = jobs)]
     pub jobs: usize,
 
     /// Maximum memory of the scheduler and the workload in each simulated run, such as 512M or 4G
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, default_value = "1G", value_parser = size)]
     pub memory_limit: u64,
 
     #[command(flatten)]
@@ -365,11 +368,11 @@ pub struct AdviseArgs {
 
     /// Run the default class and the best two candidates on a real kernel as well, and say whether
     /// their order held
-    #[arg(long, value_enum, value_name = "TARGET", value_parser = EnumValueParser::<On>::new().try_map(real))]
+    #[arg(long, value_name = "TARGET", value_parser = PossibleValuesParser::new(["vm", "host"]).map(real))]
     pub verify: Option<On>,
 
     /// Number of runs of each scheduler for --verify
-    #[arg(long, value_name = "RUNS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=1000), requires = "verify")]
+    #[arg(long, value_name = "RUNS", allow_hyphen_values = true, default_value_t = 3, value_parser = whole(2..=1000), requires = "verify")]
     pub verify_runs: u32,
 
     #[command(flatten)]
@@ -388,11 +391,11 @@ pub struct ReproduceArgs {
     pub table: Vec<String>,
 
     /// Number of runs of each setup; run i has seed SEED + i
-    #[arg(short = 'n', long, value_name = "RUNS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(short = 'n', long, value_name = "RUNS", allow_hyphen_values = true, default_value_t = 3, value_parser = whole(1..=10_000))]
     pub runs: u32,
 
     /// Seed of the first run
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = seed, default_value_t = 1)]
     pub seed: u64,
 
     /// Output format
@@ -405,7 +408,7 @@ pub struct ReproduceArgs {
 
     /// Machine for all tables instead of those of the thread: what the thread's schedulers would do
     /// on it, with the default class as a further column
-    #[arg(short, long, value_name = "MACHINE", add = ArgValueCompleter::new(complete::machines))]
+    #[arg(short, long, value_name = "MACHINE", allow_hyphen_values = true, add = ArgValueCompleter::new(complete::machines))]
     pub machine: Option<String>,
 
     /// Leave fitted parameters at their defaults
@@ -426,11 +429,11 @@ pub struct ReproduceArgs {
     pub no_cache: bool,
 
     /// Time of this host after which the work ends; runs that were made are kept
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub deadline: Option<TimeSpan>,
 
     /// Number of simulations at a time; 0 is one per CPU of this host. Results do not depend on it
-    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = jobs)]
+    #[arg(short, long, value_name = "N", allow_hyphen_values = true, default_value_t = 0, value_parser = jobs)]
     pub jobs: usize,
 }
 
@@ -574,7 +577,7 @@ pub struct VmOptions {
 
     /// Maximum wall time of a virtual machine, or of all simulated runs together; by default, a
     /// virtual machine's limit follows from its work, and simulations have none
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub deadline: Option<TimeSpan>,
 
     /// Program of this host to copy into the virtual machine, with its libraries; may be given
@@ -651,7 +654,7 @@ pub struct AttachArgs {
     pub uninstall: bool,
 
     /// Time between statistics; 0 prints none
-    #[arg(long, value_name = "TIME", default_value = "1s")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, default_value = "1s")]
     pub interval: TimeSpan,
 
     /// Statistics as lines for people, or as one JSON object per line
@@ -659,7 +662,7 @@ pub struct AttachArgs {
     pub format: Format,
 
     /// Detach after this time
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = length)]
     pub duration: Option<TimeSpan>,
 }
 
@@ -679,7 +682,7 @@ pub struct RecordArgs {
     /// Length of the recording; by default 10s, or until COMMAND ends
     ///
     /// A command that still runs at the end gets SIGTERM, and two seconds later SIGKILL.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = length)]
     pub duration: Option<TimeSpan>,
 
     /// The workload is this cgroup and those below it: a directory, or the path from the top of the
@@ -688,13 +691,13 @@ pub struct RecordArgs {
     pub cgroup: Option<String>,
 
     /// The workload is this process and its descendants
-    #[arg(long, value_name = "N", conflicts_with = "command")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, conflicts_with = "command")]
     pub pid: Option<u32>,
 
     /// Buffer for events that are not yet in the file, such as 64K or 32M
     ///
     /// The size is rounded up to a power of two. Events that find no room are lost, and counted.
-    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = ring)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, default_value = "32M", value_parser = ring)]
     pub buffer: u32,
 
     /// Command to start; the workload is its processes
@@ -720,12 +723,12 @@ pub struct ConformArgs {
     pub on: On,
 
     /// Topology of the virtual machine
-    #[arg(short, long, value_name = "MACHINE", default_value = "2n2c1t", add = ArgValueCompleter::new(complete::machines))]
+    #[arg(short, long, value_name = "MACHINE", allow_hyphen_values = true, default_value = "2n2c1t", add = ArgValueCompleter::new(complete::machines))]
     pub machine: String,
 
     /// Maximum number of tries of a case that does not agree, because other tasks interfere on a
     /// real kernel
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, default_value_t = 3, value_parser = whole(1..=100))]
     pub tries: u32,
 
     #[command(flatten)]
@@ -876,17 +879,33 @@ fn noise(text: &str) -> Result<u32, String> {
     Some(whole * 10 + tenth).filter(|n| *n <= 999).ok_or_else(bad)
 }
 
+/// Returns a parser of whole numbers in a range.
+fn whole(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        let (from, to) = (range.start(), range.end());
+        number.ok_or_else(|| format!("a whole number from {from} to {to} is needed"))
+    }
+}
+
+/// Parses a seed.
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("a whole number from 0 to {} is needed", u64::MAX))
+}
+
+/// Parses the length of a run.
+fn length(text: &str) -> Result<TimeSpan, String> {
+    let time: TimeSpan = text.parse().map_err(|e: <TimeSpan as FromStr>::Err| e.to_string())?;
+    Some(time).filter(|time| time.0 > 0).ok_or_else(|| "a time above 0 is needed".to_owned())
+}
+
 fn selection(text: &str) -> Result<Selection, String> {
     Selection::parse(text.split(','))
 }
 
-/// Refuses the target `sim` where a real kernel is wanted.
-fn real(on: On) -> Result<On, String> {
-    if on == On::Sim {
-        Err("a real kernel verifies a simulation: vm or host".into())
-    } else {
-        Ok(on)
-    }
+/// Returns the target of that name with a real kernel.
+fn real(name: String) -> On {
+    if name == On::Vm.name() { On::Vm } else { On::Host }
 }
 
 /// Parses the memory limit of a run in bytes.

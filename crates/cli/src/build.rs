@@ -65,6 +65,9 @@ fn failed(source: &Path, why: String) -> anyhow::Error {
 fn compile(source: &Path, include: &[PathBuf]) -> Result<Vec<u8>> {
     let absolute = fs::canonicalize(source)
         .map_err(|error| InputError::Read { path: source.to_owned(), error })?;
+    if source.extension().is_none_or(|extension| extension != "c") {
+        return Err(failed(source, "it is no C source (NAME.bpf.c)".to_owned()));
+    }
     let clang = clang()?;
     let work = TempDir::new().map_err(|error| temporary(&env::temp_dir(), error))?;
     unpack_headers(work.path())?;

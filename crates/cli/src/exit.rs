@@ -286,7 +286,7 @@ impl std::fmt::Display for CliError {
             CliError::TwoSchedulers { given } => {
                 write!(
                     f,
-                    "check compares two schedulers, the old and the new one: -s is given {given} times"
+                    "check compares two schedulers, the old and the new one: -s is given {given} time(s)"
                 )
             }
             CliError::Regressed { summary } => write!(f, "check: {summary}"),
@@ -486,11 +486,15 @@ fn of_vm(error: &VmError) -> Code {
 
 fn of_input(error: &InputError) -> Code {
     match error {
-        InputError::Read { .. } | InputError::NotText { .. } => Code::Input,
+        InputError::Read { .. } | InputError::NotText { .. } | InputError::NoMachine { .. } => {
+            Code::Input
+        }
         InputError::Unknown { .. } | InputError::Scheduler(_) => Code::Usage,
         InputError::Machine(e) => of_machine(e),
         InputError::Workload(e) => of_workload(e),
-        InputError::Recorded(RecordedError::Parameter { .. }) => Code::Usage,
+        InputError::Recorded(RecordedError::Parameter { .. } | RecordedError::Value { .. }) => {
+            Code::Usage
+        }
         InputError::Recorded(_) => Code::Input,
     }
 }

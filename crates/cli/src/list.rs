@@ -63,7 +63,8 @@ fn listed_experiments() -> Result<String> {
     let mut rows = Vec::new();
     for files in experiments() {
         let experiment = Experiment::parse(files.name, files.published, files.experiment)?;
-        rows.push((files.name, experiment.doc));
+        let first = experiment.doc.split_once(". ").map(|(first, _)| format!("{first}."));
+        rows.push((files.name, first.unwrap_or(experiment.doc)));
     }
     Ok(columns(rows))
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Writing to standard output and files. Errors name the file being written.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -62,14 +62,14 @@ pub fn copy_to_file(path: &Path, bytes: impl Read) -> Result<()> {
 }
 
 pub fn make_folder(path: &Path) -> Result<()> {
-    fs::create_dir_all(path).map_err(|error| failed(path, error))
+    atomic::make_folder(path).map_err(|error| failed(path, error))
 }
 
 /// Makes a folder for results if it does not exist, and locks it. No other command can lock the
 /// folder until the caller drops the lock.
 pub fn lock_folder(path: &Path) -> Result<File> {
     let lock = || {
-        fs::create_dir_all(path)?;
+        atomic::make_folder(path)?;
         let folder = File::open(path)?;
         folder.try_lock()?;
         Ok(folder)

@@ -330,6 +330,8 @@ fn folders(path: &Path) -> Result<Vec<PathBuf>> {
 fn parse(path: &Path) -> Result<Value> {
     let text = inputs::read(path)?;
     let json = serde_json::from_slice(&text);
-    Ok(json
-        .map_err(|error| CliError::NoResults { path: path.to_owned(), why: error.to_string() })?)
+    Ok(json.map_err(|error| {
+        let why = format!("it is no JSON of run, advise or reproduce: {error}");
+        CliError::NoResults { path: path.to_owned(), why }
+    })?)
 }

@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use scxlab_bpf::jit::CodeStore;
 use scxlab_machine::{Machine, MachineError, SysfsReader};
-use scxlab_workload::{Program, WorkloadArg, WorkloadError, parse_workload_arg};
+use scxlab_workload::{
+    Program, WorkloadArg, WorkloadError, check_file_parameters, parse_workload_arg,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::recipe;
@@ -60,6 +62,8 @@ pub enum InputError {
     Read { path: PathBuf, error: io::Error },
     #[error("{}: not a text file (UTF-8)", .path.display())]
     NotText { path: PathBuf },
+    #[error("{}: neither a machine file (TOML), lstopo's XML nor a trace file", .path.display())]
+    NoMachine { path: PathBuf },
     #[error("unknown {kind} \"{name}\"; available: {available}")]
     Unknown { kind: &'static str, name: String, available: String },
     #[error(transparent)]
@@ -92,20 +96,27 @@ fn read(path: &str, files: &dyn InputFiles) -> Result<Vec<u8>, InputError> {
     InputFiles::read(files, path).map_err(|error| InputError::Read { path: path.into(), error })
 }
 
-/// Resolves `-m`. An argument that contains a slash or ends in `.xml` or `.toml` names a file,
-/// `host` means this machine, a trace file stands for the machine in it, and any other argument is
-/// a preset or a spec such as `2n4c2t`.
+/// Resolves `-m`. An argument that contains a slash, ends in `.xml` or `.toml`, or is the name of a
+/// file names a file, `host` means this machine, a trace file stands for the machine in it, and any
+/// other argument is a preset or a spec such as `2n4c2t`.
 pub fn machine(arg: &str, files: &dyn InputFiles) -> Result<Machine, InputError> {
     let lower = arg.to_ascii_lowercase();
     let machine = if arg == "host" {
         Machine::from_sysfs(files)
     } else if let Some(machine) = machine_of_recording(arg, files)? {
         return Ok(machine);
-    } else if arg.contains('/') || lower.ends_with(".xml") || lower.ends_with(".toml") {
-        let text = read_text(arg, files)?;
-        let is_lstopo = lower.ends_with(".xml")
-            || !lower.ends_with(".toml") && text.trim_start().starts_with('<');
-        if is_lstopo { Machine::from_lstopo(arg, &text) } else { Machine::from_toml(arg, &text) }
+    } else if lower.ends_with(".toml") {
+        Machine::from_toml(arg, &read_text(arg, files)?)
+    } else if lower.ends_with(".xml") {
+        Machine::from_lstopo(arg, &read_text(arg, files)?)
+    } else if arg.contains('/') || files.is_file(arg) {
+        match read_text(arg, files) {
+            Ok(text) if text.trim_start().starts_with('<') => Machine::from_lstopo(arg, &text),
+            Ok(_) | Err(InputError::NotText { .. }) => {
+                return Err(InputError::NoMachine { path: arg.into() });
+            }
+            Err(error) => return Err(error),
+        }
     } else {
         Machine::resolve(arg)
     };
@@ -115,12 +126,16 @@ pub fn machine(arg: &str, files: &dyn InputFiles) -> Result<Machine, InputError>
 /// Splits a `-w` argument that may be a recording into its path and its parameters. A file with the
 /// extension of a workload or a machine is no recording.
 fn recording_arg<'a>(arg: &'a str, files: &dyn InputFiles) -> Option<(&'a str, &'a str)> {
-    let place = |(key, _): &(&str, &str)| arg.find(&format!(",{key}="));
-    let begin = recorded::PARAMETERS.iter().filter_map(place).min();
-    let (path, keys) = arg.split_at(begin.unwrap_or(arg.len()));
-    let extension = path.rsplit_once('.').map(|(_, ext)| ext.to_ascii_lowercase());
-    let other = matches!(extension.as_deref(), Some("toml" | "json" | "xml"));
-    (!other && files.is_file(path)).then_some((path, keys))
+    let begin = recorded::PARAMETERS.iter().filter_map(|(key, ..)| arg.find(&format!(",{key}=")));
+    // The first comma, if no parameter is known: the unknown one is then named.
+    let begins = [begin.min(), None, arg.find(',')];
+    let split = begins.map(|begin| arg.split_at(begin.unwrap_or(arg.len())));
+    let is_recording = |(path, _): &(&str, &str)| {
+        let extension = path.rsplit_once('.').map(|(_, ext)| ext.to_ascii_lowercase());
+        let other = matches!(extension.as_deref(), Some("toml" | "json" | "xml"));
+        !other && files.is_file(path)
+    };
+    split.into_iter().find(is_recording)
 }
 
 /// Reads the recording that a `-w` argument names; None if it names something else.
@@ -164,9 +179,27 @@ impl Workload {
         if let Some(recorded) = recording(arg, files)? {
             return Ok(Workload::Program(Box::new(recorded.replay.program)));
         }
-        Ok(match parse_workload_arg(arg)? {
+        let parsed = match parse_workload_arg(arg) {
+            // A name with a point is that of a file.
+            Err(error @ WorkloadError::UnknownGenerator { .. }) => {
+                let (name, rest) = arg.split_once(',').unwrap_or((arg, ""));
+                if name.contains('.') {
+                    read(name, files)?;
+                    check_file_parameters(name, rest)?;
+                }
+                return Err(error.into());
+            }
+            parsed => parsed?,
+        };
+        Ok(match parsed {
             WorkloadArg::Program(program) => Workload::Program(program),
             WorkloadArg::File { path, guests } => {
+                if let Some((file, rest)) = path.split_once(',')
+                    && files.is_file(file)
+                    && !files.is_file(&path)
+                {
+                    check_file_parameters(file, rest)?;
+                }
                 let text = read_text(&path, files)?;
                 let read = |path: &str| read_text(path, files).map_err(|e| e.reason());
                 let program = scxlab_workload::load_with(&path, &text, &read)?;
@@ -314,3 +347,6 @@ fn recipe_text(name: &str, files: &dyn InputFiles) -> Result<String, InputError>
     }
     read_text(name, files)
 }
+
+#[cfg(test)]
+mod tests;

@@ -69,30 +69,32 @@ pub enum RecordedError {
     TooManyOps { file: String, ops: usize },
     #[error("{file} is only {length} long, so that nothing begins at {from}")]
     Window { file: String, length: TimeSpan, from: TimeSpan },
-    #[error("{file} has no such tasks; it has {has}")]
-    NoSuchTasks { file: String, has: String },
+    #[error("{file} has no tasks of {wanted}; it has {has}")]
+    NoSuchTasks { file: String, wanted: String, has: String },
     #[error("{file} has no context switches (sched_switch), so that no workload can be made of it")]
     NoSwitches { file: String },
     #[error("{file}: \"{text}\" is no parameter of a recording; it takes {}", parameters())]
     Parameter { file: String, text: String },
+    #[error("{file}: {key} is \"{value}\", must be {expected}")]
+    Value { file: String, key: &'static str, value: String, expected: &'static str },
 }
 
 /// Largest value of `repeat` and `scale`.
 const TIMES_MAX: u32 = 1_000;
 
-/// The parameters of a recording: key, value, meaning.
-pub const PARAMETERS: [(&str, &str); 7] = [
-    ("from", "TIME"),
-    ("for", "TIME"),
-    ("tasks", "NAME"),
-    ("cgroup", "PATH"),
-    ("repeat", "N"),
-    ("scale", "N"),
-    ("steps", "NAME"),
+/// The parameters of a recording: key, kind of value, and what values are right.
+pub const PARAMETERS: [(&str, &str, &str); 7] = [
+    ("from", "TIME", "a time such as 2s"),
+    ("for", "TIME", "a time above 0 such as 2s"),
+    ("tasks", "NAME", "a name or a pattern such as worker*"),
+    ("cgroup", "PATH", "the path of a cgroup"),
+    ("repeat", "N", "a whole number from 1 to 1000"),
+    ("scale", "N", "a number from 0.001 to 1000 with at most three decimals"),
+    ("steps", "NAME", "a name or a pattern such as worker*"),
 ];
 
 fn parameters() -> String {
-    let all = PARAMETERS.map(|(key, value)| format!("{key}={value}"));
+    let all = PARAMETERS.map(|(key, value, _)| format!("{key}={value}"));
     format!("{}, with N up to {TIMES_MAX}, of scale with up to three decimals", all.join(", "))
 }
 
@@ -121,13 +123,18 @@ impl Parameters {
     pub fn parse(file: &str, text: &str) -> Result<Parameters, RecordedError> {
         let mut parameters = Parameters::default();
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
-            let set = pair
-                .split_once('=')
-                .and_then(|(key, value)| parameters.set(key.trim(), value.trim()));
-            set.ok_or_else(|| RecordedError::Parameter {
-                file: file.to_owned(),
-                text: pair.to_owned(),
-            })?;
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (key, value) = (key.trim(), value.trim());
+            if parameters.set(key, value).is_none() {
+                let file = file.to_owned();
+                let known = PARAMETERS.into_iter().find(|(name, ..)| *name == key);
+                return Err(match known {
+                    Some((key, _, expected)) => {
+                        RecordedError::Value { file, key, value: value.to_owned(), expected }
+                    }
+                    None => RecordedError::Parameter { file, text: pair.to_owned() },
+                });
+            }
         }
         Ok(parameters)
     }
@@ -205,7 +212,8 @@ pub fn read(
     let Parameters { scale, ref steps, .. } = *parameters;
     let counts = |task: &TaskHistory| task.in_scope && name_matches(steps, &task.name.comm);
     if !steps.is_empty() && !history.tasks.iter().any(counts) {
-        return Err(no_such_tasks(file, &history));
+        let wanted = steps.iter().map(|name| format!("steps={name}")).collect();
+        return Err(no_such_tasks(file, wanted, &history));
     }
     let options = Options { name: name(file), scale, steps: steps.clone() };
     let replay = scxlab_recording::infer(&history, &machine, &options);
@@ -269,14 +277,17 @@ fn history(
         return Err(too_long(file, scope, imported, &history));
     }
     if scope.selects_tasks() && !history.tasks.iter().any(|task| task.in_scope) {
-        return Err(no_such_tasks(file, &history));
+        let names = scope.tasks.iter().map(|name| format!("tasks={name}"));
+        let cgroup = scope.cgroup.iter().map(|path| format!("cgroup={path}"));
+        return Err(no_such_tasks(file, names.chain(cgroup).collect(), &history));
     }
     Ok(history)
 }
 
-fn no_such_tasks(file: &str, history: &History) -> RecordedError {
+fn no_such_tasks(file: &str, wanted: Vec<String>, history: &History) -> RecordedError {
     let has = roles(history, |task| task.run_ns);
-    RecordedError::NoSuchTasks { file: file.to_owned(), has: has.join(", ") }
+    let (wanted, has) = (wanted.join(","), has.join(", "));
+    RecordedError::NoSuchTasks { file: file.to_owned(), wanted, has }
 }
 
 fn too_long(file: &str, scope: &Scope, imported: &Imported, history: &History) -> RecordedError {
@@ -384,7 +395,7 @@ mod tests {
 
     #[test]
     fn parameters_are_parsed_and_refused() {
-        let parse = |text| Parameters::parse("a.pftrace", text);
+        let parse = |text: &str| Parameters::parse("a.pftrace", text);
         assert_eq!(parse("").unwrap(), Parameters::default());
         let scale = |permille| Scale { permille };
         let times = Parameters { repeat: 3, scale: scale(2000), ..Parameters::default() };
@@ -395,23 +406,22 @@ mod tests {
         assert_eq!((scope.from, scope.until()), (2_000_000_000, 2_500_000_000));
         assert_eq!((scope.tasks.len(), scope.cgroup.as_deref()), (2, Some("/shop")));
         assert_eq!(parse("steps=vm*,steps=db").unwrap().steps, ["vm*", "db"]);
-        let wrong = [
-            "scale",
-            "scale=0",
-            "scale=1001",
-            "scal=2",
-            "scale=2y",
-            "scale=1.2345",
-            "scale=.5",
-            "from=2",
-            "for=0s",
-            "tasks=",
-            "steps=",
-        ];
-        for wrong in wrong {
-            let error = parse(wrong).unwrap_err().to_string();
-            assert!(error.contains(wrong) && error.contains("repeat=N"), "{error}");
+        for (key, values) in [
+            ("scale", &["", "0", "1001", "2y", "1.2345", ".5"][..]),
+            ("repeat", &["0", "-1", "1001"]),
+            ("from", &["2"]),
+            ("for", &["0s"]),
+            ("tasks", &[""]),
+            ("steps", &[""]),
+        ] {
+            for value in values {
+                let error = parse(&format!("{key}={value}")).unwrap_err().to_string();
+                let wanted = format!("a.pftrace: {key} is \"{value}\", must be ");
+                assert!(error.starts_with(&wanted), "{error}");
+            }
         }
+        let error = parse("scal=2").unwrap_err().to_string();
+        assert!(error.contains("\"scal=2\" is no parameter") && error.contains("repeat=N"));
     }
 
     #[test]

@@ -167,7 +167,11 @@ fn rows(groups: &[&[Run]], selection: &Selection) -> Vec<MetricRow> {
         .map(|(metric, row)| MetricRow::declared(metric, row, first))
         .collect();
     rows.extend(other_rows(groups, selection));
-    rows.retain(|row| groups.iter().any(|g| g.iter().any(|run| row.is_in(run))));
+    // A metric that is 0 everywhere is left out, unless it was asked for by its name.
+    let is_in = |row: &MetricRow, run: &Run| {
+        row.value_in(run).is_some_and(|value| value != 0.0 || selection.names(row.metric()))
+    };
+    rows.retain(|row| groups.iter().any(|g| g.iter().any(|run| is_in(row, run))));
     rows
 }
 
@@ -300,12 +304,18 @@ impl MetricRow {
     /// Tells whether the run has the row's metric with a value other than 0. The table has the row
     /// if this holds for any run, even for one that does not count, so that the table shows which
     /// values are missing.
-    fn is_in(&self, run: &Run) -> bool {
-        let value = match &self.value {
+    fn value_in(&self, run: &Run) -> Option<f64> {
+        match &self.value {
             RowSource::Metric(name) => run.metrics.get(name).map(|m| m.value),
             RowSource::CpuShare(name) => cpu_share(run, name),
-        };
-        value.is_some_and(|value| value != 0.0)
+        }
+    }
+
+    fn metric(&self) -> &str {
+        match &self.value {
+            RowSource::Metric(name) => name,
+            RowSource::CpuShare(name) => name,
+        }
     }
 }
 

@@ -10,6 +10,14 @@ use std::sync::{Mutex, PoisonError};
 
 use tempfile::{NamedTempFile, TempPath};
 
+/// Makes a folder if it does not exist.
+pub fn make_folder(path: &Path) -> io::Result<()> {
+    match path.is_file() {
+        true => Err(io::Error::other("it is a file, and a folder is needed")),
+        false => fs::create_dir_all(path),
+    }
+}
+
 /// Writes a file. An existing device or pipe is written to directly.
 pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     copy_to_file(path, bytes)

@@ -106,7 +106,7 @@ struct WorkloadText {
 
 /// `seeds = 20` stands for 1 to 20.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a number of seeds, or a list of seeds, is needed")]
 enum Seeds {
     Count(u64),
     List(Vec<u64>),
@@ -125,6 +125,9 @@ impl Sweep {
         schedulers.check().and_then(|()| workloads.check()).map_err(&wrong)?;
         let (seeds, machines) = (&read.seeds, &read.machines);
         check_size(&schedulers, &workloads, machines, seeds).map_err(&wrong)?;
+        if read.duration.is_some_and(|duration| duration.0 == 0) {
+            return Err(wrong("the duration must be above 0".to_owned()));
+        }
         let sweep = Sweep {
             name: name.to_owned(),
             schedulers: schedulers.variants(),

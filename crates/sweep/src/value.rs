@@ -29,7 +29,7 @@ impl fmt::Display for Value {
 
 /// One value, or a list of them.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a value, or a list of values, is needed")]
 pub enum OneOrMany {
     One(Value),
     Many(Vec<Value>),

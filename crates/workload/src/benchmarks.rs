@@ -112,6 +112,11 @@ pub fn parse_workload_arg(arg: &str) -> Result<WorkloadArg, WorkloadError> {
     parse(arg, false)
 }
 
+/// Checks the parameters behind the name of a workload file: those of its guests.
+pub fn check_file_parameters(file: &str, text: &str) -> Result<(), WorkloadError> {
+    GuestsOfLine::parse(file, text.split(',')).map(drop)
+}
+
 /// Parses the workload argument of a guest.
 pub(crate) fn parse_guest_workload(arg: &str) -> Result<WorkloadArg, WorkloadError> {
     parse(arg, true)

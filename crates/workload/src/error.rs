@@ -64,7 +64,7 @@ pub enum WorkloadError {
     Document { at: SourcePlace, message: String },
     #[error("workload \"{program}\" has no thread to run")]
     NoThreads { program: String },
-    #[error("unknown workload \"{name}\"{}", listing("; there are ", candidates))]
+    #[error("unknown workload \"{name}\"{} and files", listing("; there are ", candidates))]
     UnknownGenerator { name: String, candidates: Vec<String> },
     #[error(
         "workload {generator}: unknown parameter \"{param}\"{}",

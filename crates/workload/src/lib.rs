@@ -16,7 +16,7 @@ pub mod native;
 pub mod program;
 pub mod rtapp;
 
-pub use benchmarks::{WorkloadArg, parse_workload_arg};
+pub use benchmarks::{WorkloadArg, check_file_parameters, parse_workload_arg};
 pub use compile::NodeInfo;
 pub use error::{SourcePlace, WorkloadError};
 pub use exec::{ExecConfig, Executor, Perturb, RegionPages, SyscallCosts, behavior};

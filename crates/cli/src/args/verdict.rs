@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use scxlab_workload::program::TimeSpan;
 
-use super::{CacheArgs, RunCount, examples, jobs, noise, size};
+use super::{CacheArgs, RunCount, examples, jobs, length, noise, seed, size};
 use crate::complete;
 
 /// Makes one file of HTML that a browser opens from disk, without a network: a verdict, the
@@ -44,15 +44,15 @@ pub struct ShrinkArgs {
     pub workload: String,
 
     /// Machine, in the form of -m of run
-    #[arg(short, long, value_name = "MACHINE", add = ArgValueCompleter::new(complete::machines))]
+    #[arg(short, long, value_name = "MACHINE", allow_hyphen_values = true, add = ArgValueCompleter::new(complete::machines))]
     pub machine: String,
 
     /// Seed of the run
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = seed, default_value_t = 1)]
     pub seed: u64,
 
     /// Virtual time of the run; replaces the workload's own duration
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = length)]
     pub duration: Option<TimeSpan>,
 
     /// File of the smaller workload
@@ -60,11 +60,11 @@ pub struct ShrinkArgs {
     pub output: PathBuf,
 
     /// Time of this host after which the smallest run so far is the result
-    #[arg(long, value_name = "TIME", default_value = "60s")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, default_value = "60s")]
     pub budget: TimeSpan,
 
     /// Maximum memory of the scheduler and the workload in each simulated run, such as 512M or 4G
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, default_value = "1G", value_parser = size)]
     pub memory_limit: u64,
 
     #[command(flatten)]
@@ -90,11 +90,11 @@ pub struct SweepArgs {
     pub output: Option<PathBuf>,
 
     /// Number of simulations at a time; 0 is one per CPU of this host. Results do not depend on it
-    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = jobs)]
+    #[arg(short, long, value_name = "N", allow_hyphen_values = true, default_value_t = 0, value_parser = jobs)]
     pub jobs: usize,
 
     /// Time of this host after which the work ends; finished cells are kept
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub deadline: Option<TimeSpan>,
 
     #[command(flatten)]
@@ -138,7 +138,7 @@ pub struct CheckArgs {
 
     /// Machine, in the form of -m of run; may be given several times. By default those of the
     /// standing matrix
-    #[arg(short, long, value_name = "MACHINE", requires = "scheduler", add = ArgValueCompleter::new(complete::machines))]
+    #[arg(short, long, value_name = "MACHINE", allow_hyphen_values = true, requires = "scheduler", add = ArgValueCompleter::new(complete::machines))]
     pub machine: Vec<String>,
 
     /// Limits of each metric, a TOML file (docs/reference/check.md)
@@ -146,20 +146,20 @@ pub struct CheckArgs {
     pub gate: Option<PathBuf>,
 
     /// Number of runs of each scheduler: `auto` adds runs, up to 64, where a verdict needs them
-    #[arg(short = 'n', long, value_name = "RUNS", default_value = "auto", value_parser = RunCount::parse, requires = "scheduler")]
+    #[arg(short = 'n', long, value_name = "RUNS", allow_hyphen_values = true, default_value = "auto", value_parser = RunCount::parse, requires = "scheduler")]
     pub runs: RunCount,
 
     /// Half width of the 95 % interval of a change, in percent, at which a metric that is no alarm
     /// passes; by default that of the gate
-    #[arg(long, value_name = "PERCENT", value_parser = noise)]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = noise)]
     pub precision: Option<u32>,
 
     /// Seed of the first run
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = seed, default_value_t = 1)]
     pub seed: u64,
 
     /// Virtual time per run; replaces the workload's own duration
-    #[arg(long, value_name = "TIME", requires = "scheduler")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = length, requires = "scheduler")]
     pub duration: Option<TimeSpan>,
 
     /// Show the metrics that passed too
@@ -183,15 +183,15 @@ pub struct CheckArgs {
     pub output: Option<PathBuf>,
 
     /// Maximum wall time of all runs together
-    #[arg(long, value_name = "TIME", requires = "scheduler")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, requires = "scheduler")]
     pub deadline: Option<TimeSpan>,
 
     /// Number of simulations at a time; 0 is one per CPU of this host. Results do not depend on it
-    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = jobs)]
+    #[arg(short, long, value_name = "N", allow_hyphen_values = true, default_value_t = 0, value_parser = jobs)]
     pub jobs: usize,
 
     /// Maximum memory of the scheduler and the workload in each simulated run, such as 512M or 4G
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, default_value = "1G", value_parser = size)]
     pub memory_limit: u64,
 
     #[command(flatten)]

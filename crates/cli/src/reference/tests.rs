@@ -43,7 +43,12 @@ fn argument(text: &mut String, arg: &Arg) {
     if let (Some(short), Some(_)) = (arg.get_short(), arg.get_long()) {
         let _ = write!(text, " (`-{short}`)");
     }
-    let _ = write!(text, ": {}", help.replace("\n\n", " ").replace('\n', " "));
+    let paragraphs = help.split("\n\n").map(|part| part.replace('\n', " "));
+    let joined = paragraphs.reduce(|before, part| match before.ends_with(['.', ':', '?']) {
+        true => format!("{before} {part}"),
+        false => format!("{before}. {part}"),
+    });
+    let _ = write!(text, ": {}", joined.unwrap_or_default());
     let values: Vec<_> =
         arg.get_possible_values().iter().map(|v| format!("`{}`", v.get_name())).collect();
     if !values.is_empty() && arg.get_action().takes_values() {

@@ -42,7 +42,7 @@ fn constants_of_the_kernel_are_filled_in() {
 #[test]
 fn a_wrong_knob_lists_what_may_have_been_meant() {
     assert!(error("vtime,slce_ns=1").contains("did you mean slice_ns"));
-    assert!(error("vtime,slice_ns=fast").contains("is not a"));
+    assert!(error("vtime,slice_ns=fast").contains("`fast` is no "));
     assert!(error("vtime,slice_ns=-1").contains("does not fit"));
     assert!(error("vtime,ops=other").contains("it has vtime"));
 }

@@ -45,6 +45,11 @@ impl Selection {
         })
     }
 
+    /// Tells whether a metric is chosen by its very name.
+    pub fn names(&self, name: &str) -> bool {
+        self.0.iter().any(|choice| matches!(choice, Choice::Named(pattern) if pattern == name))
+    }
+
     /// Tells whether a metric without a row of its own is shown. Metrics of one CPU are shown only
     /// by name, because there can be thousands.
     pub fn takes(&self, name: &str, is_per_cpu: bool) -> bool {
@@ -70,10 +75,15 @@ fn choice(word: &str) -> Result<Choice, String> {
     if known {
         return Ok(Choice::Named(word.to_owned()));
     }
+    let all = "`all` shows every metric of a run";
+    if word.is_empty() {
+        return Err(format!("names of metrics are needed; {all}"));
+    }
+    if word.contains(['*', '?']) {
+        return Err(format!("no metric's name matches \"{word}\"; {all}"));
+    }
     let near = nearest(word);
-    Err(format!(
-        "no metric is called \"{word}\"; the nearest is {near}. `all` shows every metric of a run"
-    ))
+    Err(format!("no metric is called \"{word}\"; the nearest is {near}. {all}"))
 }
 
 /// Tells whether a pattern may match a name of the metric. Names of a family whose parts depend on

@@ -12,7 +12,7 @@ use crate::btf::{Btf, BtfKind, FieldRef, TypeId};
 /// The reason why a text is not a value of a type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
-    #[error("`{text}` is not a {ty}{}", if .hint.is_empty() { String::new() } else { format!(" ({})", .hint) })]
+    #[error("`{text}` is no {ty}{}", if .hint.is_empty() { String::new() } else { format!(" ({})", .hint) })]
     NotA { text: String, ty: String, hint: String },
     #[error("{text} does not fit {ty} ({min}..={max})")]
     Range { text: String, ty: String, min: i128, max: i128 },

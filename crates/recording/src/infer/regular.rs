@@ -24,6 +24,7 @@
 mod fill;
 mod gaps;
 mod pair;
+mod rounds;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +35,8 @@ use fill::fill;
 pub use gaps::label;
 use gaps::{Alike, Anchors, Token, cases, most_frequent, repeated};
 pub use pair::Starts;
-use pair::{balance, give, lead, unequal};
+use pair::{balance, give, unequal};
+use rounds::lead;
 
 /// Most rounds in which added posts show further posts and waits.
 const ROUNDS: u32 = 4;

@@ -36,7 +36,7 @@ impl LocalFolder {
     /// incomplete.
     pub fn open(path: &Path) -> Result<LocalFolder, SweepError> {
         let failed = |error| SweepError::Write { path: path.to_owned(), error };
-        fs::create_dir_all(path).map_err(failed)?;
+        atomic::make_folder(path).map_err(failed)?;
         let lock = File::open(path).map_err(failed)?;
         lock.try_lock().map_err(|error| match error {
             fs::TryLockError::WouldBlock => SweepError::Busy { path: path.to_owned() },

@@ -195,6 +195,8 @@ impl Imported {
     pub fn missing(&self) -> Vec<String> {
         let EventCounts { switches, wakeups, wakeups_by_tasks, forks, exits, calls, .. } =
             self.events;
+        // A file with its machine is a recording of scxlab, which has all events.
+        let complete = self.machine.is_some();
         let lacks = [
             (
                 switches == 0,
@@ -213,11 +215,11 @@ impl Imported {
                 "no flags of interrupts: the running task counts as the waker where an interrupt (a timer, a packet) woke a task",
             ),
             (
-                forks == 0,
+                forks == 0 && !complete,
                 "no forks (task_newtask): a task begins with its first event, and its parent is unknown",
             ),
             (
-                exits == 0,
+                exits == 0 && !complete,
                 "no ends of tasks (sched_process_exit): a task that ended looks like one that sleeps until the end",
             ),
             (

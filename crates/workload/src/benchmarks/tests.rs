@@ -172,7 +172,8 @@ fn wrong_arguments_say_what_would_be_right() {
         error("hackbnch"),
         "unknown workload \"hackbnch\"; there are chat, dbench, ebizzy, hackbench, hogs, kernbench, \
          lock_holder, mkbench, numa01, numa01_THREAD_ALLOC, numa02, numa02_SMT, pingpong, reflex, \
-         schbench, sleepers, specjbb, spin_barrier, sysbench_cpu, sysbench_memory, sysbench_threads"
+         schbench, sleepers, specjbb, spin_barrier, sysbench_cpu, sysbench_memory, sysbench_threads \
+         and files"
     );
     assert_eq!(
         error("sleepers,task=1"),
