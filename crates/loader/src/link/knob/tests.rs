@@ -49,10 +49,10 @@ fn what_does_not_fit_is_refused() {
     refused("nice", "128", "-128..=127");
     refused("port", "-1", "0..=65535");
     refused("slice_ns", "18446744073709551616", "does not fit");
-    refused("slice_ns", "20ms", "not a u64");
-    refused("slice_ns", "", "not a u64");
-    refused("slice_ns", "0x", "not a u64");
-    refused("slice_ns", "--5", "not a u64");
+    refused("slice_ns", "20ms", "no u64");
+    refused("slice_ns", "", "no u64");
+    refused("slice_ns", "0x", "no u64");
+    refused("slice_ns", "--5", "no u64");
     refused("smt", "2", "true or false");
     refused("mode", "MODE_FASTER", "one of slow, fast");
     refused("tag", "12345678", "at most 7 bytes");
