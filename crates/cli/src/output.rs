@@ -51,6 +51,11 @@ fn write_out(text: &str) -> Result<()> {
     result.map_err(|error| CliError::Write { what: "standard output".into(), error }.into())
 }
 
+/// Checks that a file can be written, before the work for it begins.
+pub fn check_place(path: &Path) -> Result<()> {
+    atomic::check_place(path).map_err(|error| failed(path, error))
+}
+
 /// Writes a file that appears under its name only when it is complete.
 pub fn write_file(path: &Path, text: &[u8]) -> Result<()> {
     atomic::write_file(path, text).map_err(|error| failed(path, error))

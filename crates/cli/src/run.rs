@@ -63,6 +63,7 @@ fn carry_out(args: &RunArgs, inputs: &Inputs) -> Result<Vec<Results>> {
         refuse_simulated(&part.session.workload, &targets)?;
     }
     let _folder = args.output.as_deref().map(output::lock_folder).transpose()?;
+    args.report.as_deref().map(output::check_place).transpose()?;
     let mut all: Vec<Results> = Vec::new();
     let mut page = PageBuilder::default();
     for part in &parts {

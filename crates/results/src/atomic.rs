@@ -18,6 +18,14 @@ pub fn make_folder(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Checks that a file can be written, and leaves nothing behind.
+pub fn check_place(path: &Path) -> io::Result<()> {
+    match place(path) {
+        OutputPath::Stream => Ok(()),
+        OutputPath::File(path) => beside(&path).map(drop),
+    }
+}
+
 /// Writes a file. An existing device or pipe is written to directly.
 pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     copy_to_file(path, bytes)
