@@ -409,6 +409,17 @@ fn damage_is_told() {
     assert!(tells(&cut.replay.program.notes) && !tells(&whole), "{:?}", cut.replay.program.notes);
 }
 
+/// A recording of a run in which no task begins or ends lacks neither.
+#[test]
+fn what_did_not_happen_is_not_missing() {
+    let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());
+    let (_, bytes) = record(&machine, &hogs(), 1);
+    let recorded = read(&bytes, "").unwrap();
+    assert_eq!(recorded.imported.events.exits, 0);
+    let missing = recorded.imported.missing();
+    assert!(missing.iter().all(|text| !text.contains("no ends of tasks")), "{missing:?}");
+}
+
 /// A part of a recording does what the recording did in that time: its tasks use the same share of
 /// the CPUs, in whatever place the window begins.
 #[test]
