@@ -5,6 +5,7 @@
 //! Owns: the meaning of `-m`, `-w` and `-s`: shipped, generated, or a file. Does not: open files
 //! (the caller passes an `InputFiles`), or prepare a scheduler for a kernel (see `prepare`).
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -52,6 +53,26 @@ impl InputFiles for NoFiles {
 
     fn read(&self, _: &str) -> io::Result<Vec<u8>> {
         Err(io::ErrorKind::NotFound.into())
+    }
+}
+
+/// Files in memory by their paths.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryFiles(pub BTreeMap<String, Vec<u8>>);
+
+impl SysfsReader for MemoryFiles {
+    fn read(&self, _: &str) -> io::Result<String> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
+
+impl InputFiles for MemoryFiles {
+    fn is_file(&self, path: &str) -> bool {
+        self.0.contains_key(path)
+    }
+
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        self.0.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
@@ -112,6 +133,7 @@ pub fn machine(arg: &str, files: &dyn InputFiles) -> Result<Machine, InputError>
     } else if arg.contains('/') || files.is_file(arg) {
         match read_text(arg, files) {
             Ok(text) if text.trim_start().starts_with('<') => Machine::from_lstopo(arg, &text),
+            Ok(text) if !text.trim().is_empty() => Machine::from_toml(arg, &text),
             Ok(_) | Err(InputError::NotText { .. }) => {
                 return Err(InputError::NoMachine { path: arg.into() });
             }

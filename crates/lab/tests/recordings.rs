@@ -12,13 +12,13 @@ mod workloads;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use scxlab_lab::input::{InputFiles, NoFiles, SchedulerInput, Workload};
+use scxlab_lab::input::{MemoryFiles, NoFiles, SchedulerInput, Workload};
 use scxlab_lab::prepare::Prepared;
 use scxlab_lab::recorded::{self, Parameters, Recorded, RecordedError};
 use scxlab_lab::reproduce::score::median;
 use scxlab_lab::run::Run;
 use scxlab_lab::sim::{SimSpec, simulate};
-use scxlab_machine::{Machine, Stream, SysfsReader, TaskId};
+use scxlab_machine::{Machine, Stream, TaskId};
 use scxlab_recording::{Options, Recorder, Wait, infer};
 use scxlab_trace::import::import;
 use scxlab_trace::{Call, Event, EventKind, Names, PerfettoSink, Sink, Tracer};
@@ -591,35 +591,19 @@ fn damaged_recordings_do_not_panic() {
     }
 }
 
-/// One file, whatever its name.
-struct File(&'static str, &'static [u8]);
-
-impl SysfsReader for File {
-    fn read(&self, _: &str) -> std::io::Result<String> {
-        Err(std::io::ErrorKind::NotFound.into())
-    }
-}
-
-impl InputFiles for File {
-    fn is_file(&self, path: &str) -> bool {
-        path == self.0
-    }
-
-    fn read(&self, _: &str) -> std::io::Result<Vec<u8>> {
-        Ok(self.1.to_vec())
-    }
-}
-
 #[test]
 fn a_file_that_is_no_trace_is_named() {
-    let error = |file: File| Workload::resolve(file.0, &file).err().unwrap().to_string();
-    assert!(error(File("bad.pftrace", b"x")).starts_with("bad.pftrace is no trace"));
-    assert_eq!(error(File("empty.pftrace", b"")), "empty.pftrace is empty");
+    let resolve = |path: &str, bytes: &[u8]| {
+        let files = MemoryFiles([(path.to_owned(), bytes.to_vec())].into());
+        Workload::resolve(path, &files).map_err(|error| error.to_string())
+    };
+    assert!(resolve("bad.pftrace", b"x").unwrap_err().starts_with("bad.pftrace is no trace"));
+    assert_eq!(resolve("empty.pftrace", b"").unwrap_err(), "empty.pftrace is empty");
     // Another kind of workload in a file that is called as its maker likes.
-    let app = File("./app", b"{\"tasks\": {\"a\": {\"loop\": 1, \"run\": 1000}}}");
-    assert_eq!(Workload::resolve(app.0, &app).unwrap().name(), "app");
+    let app = resolve("./app", b"{\"tasks\": {\"a\": {\"loop\": 1, \"run\": 1000}}}").unwrap();
+    assert_eq!(app.name(), "app");
     // A generator beside which a file of its name lies.
-    assert!(Workload::resolve("hogs", &File("hogs", b"x")).is_ok());
+    assert!(resolve("hogs", b"x").is_ok());
 }
 
 /// A recording of some of the machine's tasks has attributes of these only.

@@ -1,36 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What is said of arguments that are nearly right.
 
-use std::collections::BTreeMap;
-
 use super::*;
 
-struct Files(BTreeMap<&'static str, &'static [u8]>);
-
-impl SysfsReader for Files {
-    fn read(&self, _: &str) -> io::Result<String> {
-        Err(io::ErrorKind::NotFound.into())
-    }
-}
-
-impl InputFiles for Files {
-    fn is_file(&self, path: &str) -> bool {
-        self.0.contains_key(path)
-    }
-
-    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
-        let bytes = self.0.get(path).ok_or(io::ErrorKind::NotFound)?;
-        Ok(bytes.to_vec())
-    }
-}
-
-fn files() -> Files {
+fn files() -> MemoryFiles {
     let workload = b"[[thread]]\nname = 'a'\nops = [{ compute = '1ms' }]\n";
-    Files(BTreeMap::from([
+    let files = [
         ("w.toml", &workload[..]),
         ("random", &[0xff, 0x80, 3, 0xfe]),
-        ("words", b"neither of them"),
-    ]))
+        ("empty", b""),
+        ("./my-machine", include_bytes!("../../../../machines/small.toml")),
+    ];
+    MemoryFiles(files.map(|(path, bytes)| (path.to_owned(), bytes.to_vec())).into())
 }
 
 #[test]
@@ -51,10 +32,12 @@ fn a_parameter_that_a_file_does_not_take_is_named() {
 
 #[test]
 fn a_file_that_is_no_machine_is_said_to_be_none() {
-    for arg in ["random", "words"] {
+    for arg in ["random", "empty"] {
         let error = machine(arg, &files()).unwrap_err().to_string();
         let wanted = format!("{arg}: neither a machine file (TOML), lstopo's XML nor a trace file");
         assert_eq!(error, wanted);
     }
     assert!(machine("2n4c2t", &files()).is_ok());
+    // The text decides, and not the name.
+    assert_eq!(machine("./my-machine", &files()).unwrap().name, "small");
 }

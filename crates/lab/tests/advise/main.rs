@@ -9,39 +9,17 @@ mod recorded;
 mod refused;
 mod regret;
 
-use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 
 use scxlab_lab::advise::candidate::{Candidates, Origin, Sources};
 use scxlab_lab::advise::goal::Goals;
 use scxlab_lab::advise::report::{Asked, document, json};
 use scxlab_lab::advise::{Advice, AdviseError, Observer, Request, Rounds, Unhurried, advise};
-use scxlab_lab::input::{InputFiles, Workload};
+use scxlab_lab::input::{MemoryFiles, Workload};
 use scxlab_lab::report::document::Screen;
 use scxlab_lab::sim::{MAX_MEMORY, NumaBalancing};
-use scxlab_machine::{Machine, SysfsReader};
+use scxlab_machine::Machine;
 use scxlab_workload::Program;
-
-/// Input files by their paths.
-#[derive(Default)]
-struct Files(BTreeMap<String, Vec<u8>>);
-
-impl SysfsReader for Files {
-    fn read(&self, _: &str) -> io::Result<String> {
-        Err(io::ErrorKind::NotFound.into())
-    }
-}
-
-impl InputFiles for Files {
-    fn is_file(&self, path: &str) -> bool {
-        self.0.contains_key(path)
-    }
-
-    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
-        self.0.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
-}
 
 /// A question, with what most tests leave as it is.
 struct Question {
@@ -49,7 +27,7 @@ struct Question {
     program: Program,
     goals: Vec<String>,
     sources: Sources,
-    files: Files,
+    files: MemoryFiles,
     rounds: Option<Rounds>,
     threads: usize,
     seed: u64,
@@ -57,7 +35,7 @@ struct Question {
 
 /// Returns the question which scheduler suits a generator or a workload file's text.
 fn question(workload: &str, machine: &str) -> Question {
-    let mut files = Files::default();
+    let mut files = MemoryFiles::default();
     let mut name = workload;
     if workload.contains('\n') {
         files.0.insert("test.toml".into(), workload.into());

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use rayon::prelude::*;
 use scxlab_lab::advise::world::{Purpose, World};
 use scxlab_lab::advise::{Advice, Rounds};
-use scxlab_lab::input::{NoFiles, SchedulerInput, Workload};
+use scxlab_lab::input::{MemoryFiles, NoFiles, SchedulerInput, Workload};
 use scxlab_lab::prepare::Prepared;
 use scxlab_lab::sim::{SimSpec, simulate};
 use scxlab_trace::{PerfettoSink, Tracer};
@@ -142,7 +142,7 @@ ops = [{ loop = { ops = [{ sleep = "700us" }, { write = { pipe = "in", bytes = 1
 name = "server"
 ops = [{ loop = { ops = [{ read = { pipe = "in", bytes = 100 } }, { compute = "70us" }] } }]"#;
     let original = question(text, "2c");
-    let mut files = super::Files::default();
+    let mut files = MemoryFiles::default();
     files.0.insert("rec.pftrace".to_owned(), record(&original));
     let resolve = |arg: &str| match Workload::resolve(arg, &files).unwrap() {
         Workload::Program(program) => program,

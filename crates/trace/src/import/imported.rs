@@ -195,7 +195,7 @@ impl Imported {
     pub fn missing(&self) -> Vec<String> {
         let EventCounts { switches, wakeups, wakeups_by_tasks, forks, exits, calls, .. } =
             self.events;
-        // A file with its machine is a recording of scxlab, which has all events.
+        // A file with its machine is a recording of scxlab, which has all forks and ends.
         let complete = self.machine.is_some();
         let lacks = [
             (
