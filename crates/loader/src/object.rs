@@ -90,7 +90,7 @@ impl Object {
         elf::Elf::check_machine(bytes)?;
         let elf = elf::Elf::parse(bytes)?;
         let btf = match elf.section_by_name(".BTF") {
-            Some(section) => Btf::parse(&elf.relocated_btf(section)?)?,
+            Some(section) => elf.relocated_btf(section)?,
             None => return Err(error::ObjectErrorKind::NoBtf),
         };
         let ext = match elf.section_by_name(".BTF.ext") {
@@ -152,7 +152,7 @@ pub fn btf_of_elf(bytes: &[u8], name: &str) -> Result<Btf, ObjectError> {
     let parse = || -> Result<Btf, error::ObjectErrorKind> {
         let elf = elf::Elf::parse(bytes)?;
         let section = elf.section_by_name(".BTF").ok_or(error::ObjectErrorKind::NoBtf)?;
-        Ok(Btf::parse(&elf.relocated_btf(section)?)?)
+        elf.relocated_btf(section)
     };
     parse().map_err(|what| ObjectError { object: name.to_owned(), what })
 }

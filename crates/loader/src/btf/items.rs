@@ -112,6 +112,24 @@ impl Btf {
         })
     }
 
+    /// Adds to the offset of a DATASEC's variable. `at` is the place of this offset in the blob.
+    /// Returns false if another thing is there.
+    pub fn move_section_var(&mut self, at: u64, by: u32) -> bool {
+        let Ok(at) = usize::try_from(at) else { return false };
+        // The records lie in the order of their ids.
+        let ty = self.types.partition_point(|ty| ty.items_at as usize <= at).checked_sub(1);
+        let Some(ty) = ty.map(|id| self.types[id]) else { return false };
+        let item = at - ty.items_at as usize;
+        let is_offset = ty.kind == BtfKind::Datasec && item / 12 < ty.vlen as usize;
+        if !is_offset || item % 12 != 4 {
+            return false;
+        }
+        let word = &mut self.blob[at..at + 4];
+        let offset = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+        word.copy_from_slice(&offset.wrapping_add(by).to_le_bytes());
+        true
+    }
+
     pub fn array(&self, id: TypeId) -> Option<ArrayInfo> {
         let ty = self.ty(id).ok().filter(|t| t.kind == BtfKind::Array)?;
         Some(ArrayInfo { elem: TypeId(self.word(ty, 0)), len: self.word(ty, 2) })

@@ -11,6 +11,7 @@ use object::read::elf::{FileHeader, Rel, SectionHeader, SectionTable, Sym, Symbo
 use rustc_hash::FxHashMap;
 
 use super::error::ObjectErrorKind;
+use crate::btf::Btf;
 
 /// Largest number of symbols of an object, and of relocations of a section. Real objects have a few
 /// thousand.
@@ -133,25 +134,18 @@ impl<'a> Elf<'a> {
         self.symbols.get(index)
     }
 
-    /// The type table with the offsets of its section variables filled in. The compiler leaves the
+    /// Reads the type table, and fills in the offsets of section variables. The compiler leaves the
     /// offsets of named variables to relocations.
-    pub fn relocated_btf(&self, id: SectionId) -> Result<Vec<u8>, ObjectErrorKind> {
-        let mut blob = self.data(id).to_vec();
+    pub fn relocated_btf(&self, id: SectionId) -> Result<Btf, ObjectErrorKind> {
+        let mut btf = Btf::parse(self.data(id))?;
         for reloc in self.relocs(id) {
-            let place = usize::try_from(reloc.offset).ok();
-            let word = place.and_then(|at| blob.get_mut(at..at.checked_add(4)?));
-            let (Some(word), Some(symbol)) = (word, self.symbol(reloc.symbol)) else {
-                return Err(ObjectErrorKind::Reloc {
-                    section: self.sections[id].name.to_owned(),
-                    insn: reloc.offset,
-                    what: "a relocation of the type table is out of range".to_owned(),
-                });
-            };
-            let addend = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-            let value = addend.wrapping_add(symbol.value as u32);
-            word.copy_from_slice(&value.to_le_bytes());
+            let bad = |what| ObjectErrorKind::BtfReloc { offset: reloc.offset, what };
+            let symbol = self.symbol(reloc.symbol).ok_or_else(|| bad("has no symbol"))?;
+            if !btf.move_section_var(reloc.offset, symbol.value as u32) {
+                return Err(bad("is of something else than a section variable's offset"));
+            }
         }
-        Ok(blob)
+        Ok(btf)
     }
 
     pub fn license(&self) -> String {

@@ -35,6 +35,8 @@ pub enum ObjectErrorKind {
     StaticProgram { section: String, function: String },
     #[error("section \"{section}\", insn {insn}: {what}")]
     Reloc { section: String, insn: u64, what: String },
+    #[error("BTF: the relocation at offset {offset} of the section {what}")]
+    BtfReloc { offset: u64, what: &'static str },
     #[error("section \"{section}\" has more than {max} {things}")]
     TooMany { section: String, things: &'static str, max: usize },
     #[error("extern `{name}`: {what}")]

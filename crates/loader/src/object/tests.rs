@@ -129,15 +129,36 @@ fn instructions_know_their_source_lines() {
     assert!(object.btf.string(f.lines[0].file).ends_with("full.bpf.c"));
 }
 
+fn refused(bytes: &[u8]) -> String {
+    Object::parse(bytes, "x.bpf.o").unwrap_err().to_string()
+}
+
 #[test]
 fn other_files_are_refused_by_name() {
-    let refused = |bytes: &[u8]| Object::parse(bytes, "x.bpf.o").unwrap_err().to_string();
     assert!(refused(b"").starts_with("object \"x.bpf.o\": not a readable ELF file"));
     assert!(refused(b"#!/bin/sh\n").contains("not a readable ELF file"));
     let mut other = testdata("torn.bpf.o");
     // This sets `e_machine` to x86-64, which the parser must refuse.
     other[18] = 62;
     assert!(refused(&other).contains("machine 62"));
+}
+
+/// Relocations fill in the offsets of variables, and change nothing else of the type table.
+#[test]
+fn a_relocation_cannot_change_a_type() {
+    use object::{Object as _, ObjectSection as _};
+    let bytes = testdata("full.bpf.o");
+    let file = object::File::parse(&*bytes).unwrap();
+    let (relocs, len) = file.section_by_name(".rel.BTF").unwrap().file_range().unwrap();
+    for at in (relocs..relocs + len).step_by(16).map(|at| at as usize) {
+        let offset = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        // The variable's type, its size, the variable before, and no variable at all.
+        for wrong in [offset - 4, offset + 4, offset - 11, 0, u64::MAX] {
+            let mut bad = bytes.clone();
+            bad[at..at + 8].copy_from_slice(&wrong.to_le_bytes());
+            assert!(refused(&bad).contains("section variable's offset"), "{offset} to {wrong}");
+        }
+    }
 }
 
 /// Parses a damaged file. Parsing must end without a panic, whatever the file holds.
