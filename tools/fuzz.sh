@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Runs fuzz targets with the address sanitizer, as docs/internals/fuzzing.md describes.
 #
-#     tools/fuzz.sh run TARGET...     each for FUZZ_SECONDS, FUZZ_JOBS of them at a time; with
-#                                     FUZZ_SEED all inputs follow from the seed
+#     tools/fuzz.sh run TARGET...     each for FUZZ_SECONDS, FUZZ_JOBS of them at a time
+#     tools/fuzz.sh short TARGET...   each on inputs that the corpus decides, half a minute's
 #     tools/fuzz.sh grow TARGET...    adds inputs of build/fuzz that reach more code to fuzz/corpus
 set -euo pipefail
 
@@ -31,22 +31,50 @@ fuzzer() {
     "${repeatable[@]}" "$fuzz" fuzz run --dev --fuzz-dir fuzz "$target" "$@" -timeout=600 -rss_limit_mb=4096
 }
 
-# What a run must not depend on if it is to be the same each time: addresses, keys of hash maps, and
-# when libFuzzer looks at its folder.
 repeatable=()
-options=()
-if [ -n "${FUZZ_SEED-}" ]; then
-    ! setarch -R true 2>/dev/null || repeatable=(setarch -R)
-    repeatable+=(env "LD_PRELOAD=$root/build/tools/fuzz-getrandom.so")
-    options=(-seed="$FUZZ_SEED" -reload=0)
-fi
+
+# Prints the number of inputs of a target's short run, which takes about half a minute.
+short_runs() {
+    case $1 in
+        object_loader) echo 180000 ;;
+        interpreter) echo 60000 ;;
+        libbpf) echo 250000 ;;
+        engines) echo 3000 ;;
+        schedulers) echo 100 ;;
+        rtapp_parser | lstopo) echo 130000 ;;
+        workloads) echo 200000 ;;
+        machines) echo 25000 ;;
+        recipes) echo 15000 ;;
+        results) echo 600000 ;;
+        traces) echo 50000 ;;
+        *) echo "fuzz: no short run of $1" >&2; return 1 ;;
+    esac
+}
 
 run_one() {
-    local target=$1 log=$found/$1.log artifact
-    mkdir -p "$found/$target"
+    options=(-max_total_time="$FUZZ_SECONDS")
+    fuzz_target "$1" "$found/$1"
+}
+
+# Runs a target on the same inputs each time: nothing depends on addresses, keys of hash maps, the
+# clock, or what earlier runs found.
+short_one() {
+    local runs
+    runs=$(short_runs "$1")
+    ! setarch -R true 2>/dev/null || repeatable=(setarch -R)
+    repeatable+=(env "LD_PRELOAD=$root/build/tools/fuzz-getrandom.so")
+    options=(-seed=1 -reload=0 -runs="$runs")
+    rm -rf "$found/short/$1"
+    fuzz_target "$1" "$found/short/$1"
+}
+
+# Runs a target with `options`. Arguments: target, folder for the inputs that it finds.
+fuzz_target() {
+    local target=$1 folder=$2 log=$found/$1.log artifact
+    mkdir -p "$folder"
     rm -f "$found/$target.failed"
-    if fuzzer "$target" "$found/$target" "fuzz/corpus/$target" -- \
-        -max_total_time="$FUZZ_SECONDS" -print_final_stats=1 "${options[@]}" >"$log" 2>&1; then
+    if fuzzer "$target" "$folder" "fuzz/corpus/$target" -- \
+        -print_final_stats=1 "${options[@]}" >"$log" 2>&1; then
         echo "$target: $(awk '/^stat::number_of_executed_units/ { print $2 }' "$log") executions," \
             "$(sed -n 's/^#[0-9]*\s*DONE\s*cov: \([0-9]*\).*/\1/p' "$log") edges"
         return
@@ -88,16 +116,17 @@ grow_one() {
 command=$1
 shift
 case $command in
-    run)
+    run | short)
         install_pinned cargo-fuzz
         "$fuzz" fuzz build --dev --fuzz-dir fuzz
         gcc -shared -fPIC -o build/tools/fuzz-getrandom.so tools/fuzz-getrandom.c
-        printf '%s\n' "$@" | xargs -P "${FUZZ_JOBS:-1}" -n 1 "$0" run-one || summary "$@"
+        printf '%s\n' "$@" | xargs -P "${FUZZ_JOBS:-1}" -n 1 "$0" "$command-one" || summary "$@"
         ;;
     grow)
         install_pinned cargo-fuzz
         for target in "$@"; do grow_one "$target"; done
         ;;
     run-one) run_one "$1" ;;
+    short-one) short_one "$1" ;;
     *) echo "fuzz: no such command: $command" >&2; exit 2 ;;
 esac
