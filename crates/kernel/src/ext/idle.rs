@@ -22,6 +22,7 @@ use crate::kernel::Kernel;
 use objects::CpumaskObjects;
 use pick::{IdleView, PickQuery, Waker};
 use scxlab_bpf::mem::{Memory, OutOfMemory};
+use scxlab_machine::Topology;
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, NodeId, TaskId};
 use topo::{FailedSearchWork, OnlineSpans, Siblings};
@@ -275,6 +276,40 @@ impl IdleState {
         Some(Work { scanned_words, claims: claims.into(), mask_words: 0 })
     }
 
+    /// As `failed_select`, also for masks per node, and for a task that the scheduler restricts to
+    /// some CPUs.
+    fn failed_select_among(
+        &self,
+        topology: &Topology,
+        here: CpuId,
+        query: &PickQuery<'_>,
+    ) -> Option<Work> {
+        let masks =
+            if self.per_node { &self.nodes[..] } else { std::slice::from_ref(&self.global) };
+        let none = masks.iter().all(IdleMasks::is_empty);
+        let anywhere = query.nr_affine as usize >= self.nr_cpus;
+        let simple = query.waker.is_none() && query.flags & pick_idle::CORE == 0;
+        if !(none && anywhere && simple) {
+            return None;
+        }
+        let steps = u64::from(self.topo_llc) + u64::from(self.topo_numa);
+        let mask_words = match query.allowed {
+            Some(allowed) if !cpumask::intersects(allowed, query.affinity) => {
+                return Some(Work::default());
+            }
+            Some(_) => steps * self.nr_words() as u64,
+            None => 0,
+        };
+        let in_prevs = self.count_failed_search(topology, query.prev, query.allowed);
+        let other_nodes = match query.flags & pick_idle::IN_NODE {
+            0 => masks.len() as u16 - 1,
+            _ => 0,
+        };
+        let searches = in_prevs.searches + other_nodes * self.searches_per_set();
+        let scanned_words = self.words_if_none(here, searches);
+        Some(Work { scanned_words, claims: in_prevs.claims.into(), mask_words })
+    }
+
     /// Returns the work of `IdleView::pick` in the machine's pair of masks if no CPU is idle. The
     /// pick searches for an idle core if cores have two threads, and for any CPU unless
     /// SCX_PICK_IDLE_CORE is set. None if the caller must search.
@@ -373,15 +408,16 @@ impl Kernel {
     ) -> Option<CpuId> {
         let waker = (wake_flags & wake::SYNC != 0).then(|| self.idle_waker());
         let Kernel { vm, machine, tasks, ext, exec, .. } = self;
-        let mut view = IdleView {
-            state: &mut ext.idle,
-            mem: &mut vm.mem,
-            topology: &machine.topology,
-            here: exec.cpu,
-        };
+        let (topology, here) = (&machine.topology, exec.cpu);
         let t = &tasks[task];
         let (affinity, nr_affine) = (&*t.cpus, t.nr_allowed);
-        let found = view.select(&PickQuery { affinity, nr_affine, allowed, prev, flags, waker });
+        let query = PickQuery { affinity, nr_affine, allowed, prev, flags, waker };
+        if let Some(work) = ext.idle.failed_select_among(topology, here, &query) {
+            self.charge_work(work);
+            return None;
+        }
+        let mut view = IdleView { state: &mut ext.idle, mem: &mut vm.mem, topology, here };
+        let found = view.select(&query);
         self.charge_idle_work();
         found
     }

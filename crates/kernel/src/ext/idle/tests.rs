@@ -201,16 +201,19 @@ impl<'a> Pair<'a> {
             waker: sync.map(|may_take_over| Waker { may_take_over }),
         };
         let simple = query.waker.is_none() && query.allowed.is_none();
-        let counted = self.state.failed_select(CpuId(here), query.nr_affine, query.prev, flags);
+        let here = CpuId(here);
+        let counted = self.state.failed_select(here, query.nr_affine, query.prev, flags);
+        let among = self.state.failed_select_among(self.model.topology, here, &query);
         self.state.work = Work::default();
-        let real = self.view(here).select(&query);
+        let real = self.view(here.0).select(&query);
         self.work_was_counted(real, counted.filter(|_| simple));
+        self.work_was_counted(real, among);
         // In the kernel a task's affinity is never empty, but its intersection with `allowed` may
         // be empty. The picker then chooses no CPU.
         let model = if both.is_empty() && only.is_some() {
             None
         } else {
-            self.model.select(here, prev, &both, flags, sync)
+            self.model.select(here.0, prev, &both, flags, sync)
         };
         (real.map(|cpu| cpu.0), model)
     }

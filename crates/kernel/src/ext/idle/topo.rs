@@ -68,7 +68,13 @@ impl Siblings {
     }
 
     fn weight(&self) -> u32 {
-        self.0.iter().map(|(_, bits)| bits.count_ones()).sum()
+        self.weight_in(None)
+    }
+
+    /// Returns the number of threads that are in a mask; None stands for the mask of all CPUs.
+    fn weight_in(&self, words: Option<&[u64]>) -> u32 {
+        let of = |at: u32| words.map_or(u64::MAX, |words| words[at as usize]);
+        self.0.iter().map(|&(at, bits)| (bits & of(at)).count_ones()).sum()
     }
 }
 
@@ -106,7 +112,7 @@ impl OnlineSpans {
     }
 }
 
-/// Work of the default picker for a task that may run on all CPUs, when no CPU is idle.
+/// Work of the default picker when no CPU is idle, without searches in the masks of other nodes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FailedSearchWork {
     /// Number of searches for a CPU in a set of idle CPUs.
@@ -116,25 +122,41 @@ pub(super) struct FailedSearchWork {
 }
 
 impl IdleState {
-    /// Counts, for each CPU that a task may have run on last, the work of a picker's search that
-    /// finds no idle CPU. The work depends on the on-line CPUs and on the picker's steps.
-    fn count_failed_searches(&mut self, topology: &Topology) {
-        let failed_search = |cpu| {
-            let threads = self.siblings(topology, cpu).map_or(0, Siblings::weight);
-            let here = self.spans.as_ref().filter(|_| threads > 0);
-            let llc = here.is_some_and(|s| self.topo_llc && s.llc(topology, cpu).is_some());
-            let numa = here.is_some_and(|_| self.topo_numa);
-            let sets = 1 + u16::from(llc) + u16::from(numa);
-            match self.smt_active {
-                // The picker searches each set three times: for whole cores in its first steps, and
-                // for whole cores and then single CPUs in its last steps. It tries to claim all
-                // threads of prev's core.
-                true => FailedSearchWork { searches: 3 * sets, claims: threads.max(1) as u16 },
-                false => FailedSearchWork { searches: sets, claims: 1 },
-            }
+    /// Number of searches that the picker makes in each set that it looks at. With hyper-threads
+    /// there are three: for whole cores in its first steps, and for whole cores and then single
+    /// CPUs in its last steps.
+    pub(super) fn searches_per_set(&self) -> u16 {
+        if self.smt_active { 3 } else { 1 }
+    }
+
+    /// Counts the work of a picker's search that finds no idle CPU, for a task that may run on the
+    /// CPUs of `allowed` (None: on all) and ran on `cpu` last.
+    pub(super) fn count_failed_search(
+        &self,
+        topology: &Topology,
+        cpu: CpuId,
+        allowed: Option<&[u64]>,
+    ) -> FailedSearchWork {
+        let core = self.siblings(topology, cpu);
+        let spans = self.spans.as_deref().filter(|_| core.is_some());
+        let among = |set: &[u64]| allowed.is_none_or(|allowed| cpumask::intersects(set, allowed));
+        let llc = self.topo_llc && spans.and_then(|s| s.llc(topology, cpu)).is_some_and(among);
+        let numa = self.topo_numa && spans.is_some_and(|s| among(s.node(topology, cpu)));
+        let sets = 1 + u16::from(llc) + u16::from(numa);
+        // With hyper-threads the picker tries to claim all threads of prev's core.
+        let claims = match core.filter(|_| self.smt_active) {
+            Some(core) => core.weight_in(allowed),
+            None => allowed.is_none_or(|allowed| cpumask::test(allowed, cpu)).into(),
         };
-        self.failed_search =
-            (0..self.nr_cpus as u32).map(|cpu| failed_search(CpuId(cpu))).collect();
+        FailedSearchWork { searches: self.searches_per_set() * sets, claims: claims as u16 }
+    }
+
+    /// Counts the work of a failed search for each CPU that a task which may run on all CPUs may
+    /// have run on last. The work depends on the on-line CPUs and on the picker's steps.
+    fn count_failed_searches(&mut self, topology: &Topology) {
+        let cpus = (0..self.nr_cpus as u32).map(CpuId);
+        let failed_search = cpus.map(|cpu| self.count_failed_search(topology, cpu, None)).collect();
+        self.failed_search = failed_search;
     }
 
     /// Updates the sibling sets and spans to the CPUs that are on line.
