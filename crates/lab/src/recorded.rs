@@ -71,8 +71,11 @@ pub enum RecordedError {
     Window { file: String, length: TimeSpan, from: TimeSpan },
     #[error("{file} has no tasks of {wanted}; it has {has}")]
     NoSuchTasks { file: String, wanted: String, has: String },
-    #[error("{file} has no context switches (sched_switch), so that no workload can be made of it")]
-    NoSwitches { file: String },
+    /// `unread` tells what of the file was not understood, and is empty if that is nothing.
+    #[error(
+        "{file} has no context switches (sched_switch), so that no workload can be made of it{unread}"
+    )]
+    NoSwitches { file: String, unread: String },
     #[error("{file}: \"{text}\" is no parameter of a recording; it takes {}", parameters())]
     Parameter { file: String, text: String },
     #[error("{file}: {key} is \"{value}\", must be {expected}")]
@@ -192,7 +195,8 @@ pub fn read(
 ) -> Result<Recorded, RecordedError> {
     let imported = pass(file, open, &mut Nothing)?;
     if imported.events.switches == 0 {
-        return Err(RecordedError::NoSwitches { file: file.to_owned() });
+        let unread = imported.unread().map_or(String::new(), |what| format!("; {what}"));
+        return Err(RecordedError::NoSwitches { file: file.to_owned(), unread });
     }
     let scope = &parameters.scope;
     if scope.from > 0 && scope.from >= imported.length {

@@ -520,7 +520,15 @@ fn a_file_without_events_is_refused() {
     sink.finish().unwrap();
     let bytes = std::mem::take(&mut *bytes.0.lock().unwrap());
     let error = read(&bytes, "").err().unwrap();
-    assert!(matches!(error, RecordedError::NoSwitches { .. }), "{error}");
+    assert!(
+        matches!(&error, RecordedError::NoSwitches { unread, .. } if unread.is_empty()),
+        "{error}"
+    );
+    // ftrace's option `latency-format`.
+    let text =
+        "# tracer: nop\n  <idle>-0         1d.h2.  10us : sched_waking: comm=a pid=2 prio=120\n";
+    let error = read(text.as_bytes(), "").err().unwrap().to_string();
+    assert!(error.contains("1 parts have no meaning here, first at line 2"), "{error}");
 }
 
 /// Tasks whose first events come before those of their forks are one task each, however much the

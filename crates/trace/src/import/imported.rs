@@ -238,6 +238,14 @@ impl Imported {
         lacks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what.to_owned()).collect()
     }
 
+    /// Returns a sentence about the parts of the file that have no meaning, if there are any.
+    pub fn unread(&self) -> Option<String> {
+        let Unknown { count, first } = &self.unknown;
+        let (place, what) = first.as_ref()?;
+        let unit = self.format.unit();
+        Some(format!("{count} parts have no meaning here, first at {unit} {place}: {what}"))
+    }
+
     /// Returns a sentence for each kind of damage: lost events, times out of order, parts that
     /// could not be read.
     pub fn damage(&self) -> Vec<String> {
@@ -283,13 +291,7 @@ impl Imported {
             format!("{replaced} thread ids were reused without an end of the task before"),
         );
         say(unplaced, format!("{unplaced} system calls have no known task and are left out"));
-        let Unknown { count, first } = &self.unknown;
-        if let Some((place, what)) = first {
-            say(
-                *count,
-                format!("{count} parts have no meaning here, first at {unit} {place}: {what}"),
-            );
-        }
+        self.unread().into_iter().for_each(|what| say(1, what));
         match self.end {
             End::Whole => {}
             End::Cut(place) => say(1, format!("the file is cut off at {unit} {place}")),
