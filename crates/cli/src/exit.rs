@@ -217,7 +217,7 @@ impl std::fmt::Display for CliError {
             CliError::Write { what, error } => write!(f, "{what} cannot be written: {error}"),
             CliError::InGuest { message, .. } => write!(f, "{message}"),
             CliError::HostMachine { machine } => {
-                write!(f, "--on host runs on this machine: -m must be host, not {machine}")
+                write!(f, "a run on this host needs -m host, not {machine}")
             }
             CliError::NumaExt => write!(
                 f,

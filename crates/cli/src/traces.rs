@@ -113,6 +113,7 @@ impl<'a> Traces<'a> {
             let run = &runs[recording.scheduler * self.session.runs as usize];
             let tracer = &mut tracers[recording.scheduler];
             recording.replay(&run.exit, tracer);
+            tracer.run_ended(run.virtual_ns);
             let key = first(recording.scheduler);
             tracer.finish().map_err(|error| self.failed(key, error))?;
         }

@@ -280,6 +280,7 @@ impl Session {
         };
         let (mut run, mut tracer) = simulate(&spec, tracer, &watch)?;
         run.wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        tracer.run_ended(run.virtual_ns);
         tracer.finish().map_err(failed)?;
         if run.was_ejected() && !run.stop.was_interrupted() {
             story::observe(&spec, &mut run, &|_| interrupt())?;

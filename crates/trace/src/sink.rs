@@ -5,6 +5,8 @@
 use std::any::Any;
 use std::io;
 
+use scxlab_machine::Nanos;
+
 use crate::event::Event;
 use crate::names::Names;
 
@@ -14,6 +16,9 @@ pub trait Sink: Any + Send {
     /// Takes one event, with the names at the time of the event. The sink keeps an error until
     /// `finish` returns it.
     fn event(&mut self, event: &Event, names: &Names);
+
+    /// Takes the time at which the run ended, if it is known. Called after the last event.
+    fn run_ended(&mut self, _: Nanos) {}
 
     /// Writes buffered data. Called once, after the last event.
     fn finish(&mut self) -> io::Result<()>;
@@ -25,6 +30,10 @@ pub struct Tee(pub Vec<Box<dyn Sink>>);
 impl Sink for Tee {
     fn event(&mut self, event: &Event, names: &Names) {
         self.0.iter_mut().for_each(|sink| sink.event(event, names));
+    }
+
+    fn run_ended(&mut self, at: Nanos) {
+        self.0.iter_mut().for_each(|sink| sink.run_ended(at));
     }
 
     fn finish(&mut self) -> io::Result<()> {

@@ -3,8 +3,8 @@
 //! task.
 //!
 //! Owns: the layout. A column shows the task that ran longest in it, or `.` if the CPU was idle
-//! longest. Tasks get letters in the order in which they first appear. A timeline is meant for
-//! documents and a quick look; a Perfetto trace shows everything.
+//! longest; after the run's end it is blank. Tasks get letters in the order in which they first
+//! appear. A timeline is meant for documents and a quick look; a Perfetto trace shows everything.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,12 +22,15 @@ pub const WIDTH: usize = 80;
 const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 const OTHERS: char = '#';
 const IDLE: char = '.';
+const ENDED: char = ' ';
 
 /// Draws the span `from..to` of a run, and writes the drawing to `W` at the end.
 pub struct TimelineSink<W> {
     out: W,
     from: Nanos,
     to: Nanos,
+    /// Time of the last event; at last that of the run's end.
+    end: Nanos,
     cpus: Vec<Cpu>,
     names: Vec<String>,
     /// Index into `names`, by pid. A task's id cannot be the key, because a later task may reuse
@@ -49,7 +52,7 @@ impl<W: Write + Send + 'static> TimelineSink<W> {
         let cpu = || Cpu { columns: vec![BTreeMap::new(); WIDTH], ..Cpu::default() };
         let cpus = (0..nr_cpus).map(|_| cpu()).collect();
         let to = to.max(from.saturating_add(WIDTH as Nanos));
-        TimelineSink { out, from, to, cpus, names: Vec::new(), letters: BTreeMap::new() }
+        TimelineSink { out, from, to, end: 0, cpus, names: Vec::new(), letters: BTreeMap::new() }
     }
 
     /// Returns the start time of a column.
@@ -104,9 +107,14 @@ impl<W: Write + Send + 'static> TimelineSink<W> {
             None => IDLE,
             Some(at) => LETTERS.get(at).map_or(OTHERS, |l| char::from(*l)),
         };
+        let shown_in = |column: &BTreeMap<u32, Nanos>| match column.is_empty() {
+            true => ENDED,
+            false => letter(longest(column)),
+        };
         for (at, cpu) in self.cpus.iter().enumerate() {
-            let line: String = cpu.columns.iter().map(|c| letter(longest(c))).collect();
-            let _ = writeln!(text, "CPU {at:>width$}  {line}");
+            let line: String = cpu.columns.iter().map(shown_in).collect();
+            let line = format!("CPU {at:>width$}  {line}");
+            let _ = writeln!(text, "{}", line.trim_end_matches(ENDED));
         }
         let named = shown.iter().take(LETTERS.len()).map(|pid| {
             let name = self.letters.get(pid).map_or("?", |at| self.names[*at].as_str());
@@ -119,6 +127,9 @@ impl<W: Write + Send + 'static> TimelineSink<W> {
         if shown.len() > LETTERS.len() {
             let _ = writeln!(text, "{OTHERS} {} more", shown.len() - LETTERS.len());
         }
+        if self.end < self.to {
+            let _ = writeln!(text, "The run ended at {}.", millis(self.end));
+        }
         text
     }
 
@@ -127,15 +138,14 @@ impl<W: Write + Send + 'static> TimelineSink<W> {
         let mut line = String::new();
         for part in 0..4 {
             let at = self.edge(WIDTH / 4 * part);
-            let _ = write!(
-                line,
-                "{:<1$}",
-                format!("|{}.{:02} ms", at / 1_000_000, at / 10_000 % 100),
-                WIDTH / 4
-            );
+            let _ = write!(line, "{:<1$}", format!("|{}", millis(at)), WIDTH / 4);
         }
         line.trim_end().to_owned()
     }
+}
+
+fn millis(at: Nanos) -> String {
+    format!("{}.{:02} ms", at / 1_000_000, at / 10_000 % 100)
 }
 
 /// Returns the pid of the task that ran longest; of two with equal times, the smaller pid.
@@ -146,6 +156,7 @@ fn longest(column: &BTreeMap<u32, Nanos>) -> u32 {
 
 impl<W: Write + Send + 'static> Sink for TimelineSink<W> {
     fn event(&mut self, event: &Event, names: &Names) {
+        self.end = self.end.max(event.time);
         let EventKind::Switch { next, .. } = event.kind else { return };
         let cpu = event.cpu.idx();
         if cpu >= self.cpus.len() {
@@ -156,9 +167,13 @@ impl<W: Write + Send + 'static> Sink for TimelineSink<W> {
         self.cpus[cpu].now = next;
     }
 
+    fn run_ended(&mut self, at: Nanos) {
+        self.end = self.end.max(at);
+    }
+
     fn finish(&mut self) -> io::Result<()> {
         for cpu in 0..self.cpus.len() {
-            self.settle(cpu, self.to);
+            self.settle(cpu, self.end);
         }
         let text = self.draw();
         self.out.write_all(text.as_bytes())?;
@@ -211,6 +226,7 @@ mod tests {
         switch(1270, 0, Some(1));
         switch(1400, 0, None);
         switch(8900, 1, Some(1));
+        sink.run_ended(9_000_000);
         sink.finish().unwrap();
         let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
         let lines: Vec<&str> = text.lines().collect();
@@ -219,5 +235,30 @@ mod tests {
         assert_eq!(lines[1], format!("CPU 0  AAAB{}", ".".repeat(76)));
         assert_eq!(lines[2], format!("CPU 1  {}B", ".".repeat(79)));
         assert_eq!(lines[3], "A early  B late");
+    }
+
+    /// A task that runs when the run ends is not drawn after that.
+    #[test]
+    fn nothing_runs_after_the_end() {
+        let drawn = |from: Nanos| {
+            let out = Shared::default();
+            let mut sink = TimelineSink::new(out.clone(), 1, from, from + 8_000_000);
+            let mut names = Names::default();
+            let name = TaskName { pid: 1, tgid: 1, comm: "hog".into(), prio: 120 };
+            names.set_task(TaskId(1), name);
+            let kind = EventKind::Switch {
+                prev: None,
+                next: Some(TaskId(1)),
+                prev_state: PrevState::Runnable,
+            };
+            sink.event(&Event { time: 0, cpu: CpuId(0), kind }, &names);
+            sink.run_ended(2_000_000);
+            sink.finish().unwrap();
+            let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
+            text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let half = format!("CPU 0  {}", "A".repeat(10));
+        assert_eq!(drawn(1_000_000), [&half, "A hog", "The run ended at 2.00 ms."]);
+        assert_eq!(drawn(3_000_000), ["CPU 0", "The run ended at 2.00 ms."]);
     }
 }

@@ -102,6 +102,11 @@ impl Tracer {
         self.count
     }
 
+    /// Tells the sink when the run ended.
+    pub fn run_ended(&mut self, at: Nanos) {
+        self.sink.iter_mut().for_each(|sink| sink.run_ended(at));
+    }
+
     /// Ends the trace; the sink writes its buffered data.
     pub fn finish(&mut self) -> io::Result<()> {
         self.sink.as_mut().map_or(Ok(()), |sink| sink.finish())

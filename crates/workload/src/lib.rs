@@ -54,9 +54,15 @@ pub fn load_with(
 
 /// Parses a workload file without checks of its meaning.
 fn parse(name: &str, text: &str) -> Result<Program, WorkloadError> {
+    let first = text.trim_start();
+    if name.ends_with(".json") && first.starts_with('[') {
+        let at = SourcePlace::in_text(name, text, text.len() - first.len());
+        let expected = "an object ({...})";
+        return Err(WorkloadError::Syntax { at, found: "an array".to_owned(), expected });
+    }
     let mut program = if looks_like_rtapp(name, text) {
         rtapp::parse(name, text)?
-    } else if text.trim_start().starts_with('{') {
+    } else if first.starts_with('{') {
         program::from_json(name, text)?
     } else {
         program::from_toml(name, text)?

@@ -144,6 +144,8 @@ fn mistakes_are_refused_with_their_line() {
     let program = crate::program::from_json("t.json", json).unwrap();
     let refused = compile(&program).unwrap_err().to_string();
     assert!(refused.starts_with("t.json:3:14: "), "{refused}");
+    let array = crate::load("t.json", "\n [{ \"thread\": [] }]").unwrap_err().to_string();
+    assert_eq!(array, "t.json:2:2: an array where an object ({...}) should be");
 }
 
 const USER: &str = "[[thread]]\nname = 'a'\nops = [{ touch = { region = 'heap' } }]\n";
