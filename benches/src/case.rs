@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use scxlab_bpf::vm::Engine;
 use scxlab_lab::input::{InputFiles, SchedulerInput, Workload};
 use scxlab_lab::prepare::Prepared;
@@ -56,8 +57,8 @@ impl InputFiles for Objects {
         Path::new(path).is_file()
     }
 
-    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
-        std::fs::read(path)
+    fn read(&self, path: &str) -> io::Result<Bytes> {
+        std::fs::read(path).map(Bytes::from)
     }
 }
 

@@ -58,7 +58,8 @@ impl Plan {
             };
             files.iter().for_each(|(path, bytes)| inputs.add(path, bytes));
             let plan = SweepPlan::new(Sweep::parse(name, text)?, &inputs)?;
-            Ok::<_, Failure>(Plan { plan, bundle: (inputs.files(), inputs.sysfs()) })
+            let files = inputs.files().into_iter().map(|(path, bytes)| (path, bytes.into()));
+            Ok::<_, Failure>(Plan { plan, bundle: (files.collect(), inputs.sysfs()) })
         });
         Ok(plan?)
     }

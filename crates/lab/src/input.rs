@@ -10,6 +10,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use scxlab_bpf::jit::CodeStore;
 use scxlab_machine::{Machine, MachineError, SysfsReader};
 use scxlab_workload::{
@@ -25,7 +26,7 @@ use crate::scheduler::{DEFAULT_CLASS, SchedulerArg, SchedulerArgError};
 pub trait InputFiles: SysfsReader {
     /// Tells whether `path` is a file.
     fn is_file(&self, path: &str) -> bool;
-    fn read(&self, path: &str) -> io::Result<Vec<u8>>;
+    fn read(&self, path: &str) -> io::Result<Bytes>;
     /// Opens a file that may be too large for memory. It may be opened several times.
     fn open(&self, path: &str) -> io::Result<Box<dyn io::Read + '_>> {
         Ok(Box::new(io::Cursor::new(InputFiles::read(self, path)?)))
@@ -51,7 +52,7 @@ impl InputFiles for NoFiles {
         false
     }
 
-    fn read(&self, _: &str) -> io::Result<Vec<u8>> {
+    fn read(&self, _: &str) -> io::Result<Bytes> {
         Err(io::ErrorKind::NotFound.into())
     }
 }
@@ -71,8 +72,11 @@ impl InputFiles for MemoryFiles {
         self.0.contains_key(path)
     }
 
-    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
-        self.0.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    fn read(&self, path: &str) -> io::Result<Bytes> {
+        self.0
+            .get(path)
+            .map(|bytes| bytes.clone().into())
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
@@ -110,10 +114,11 @@ impl InputError {
 
 /// Reads a file of text.
 pub fn read_text(path: &str, files: &dyn InputFiles) -> Result<String, InputError> {
-    String::from_utf8(read(path, files)?).map_err(|_| InputError::NotText { path: path.into() })
+    String::from_utf8(read(path, files)?.into())
+        .map_err(|_| InputError::NotText { path: path.into() })
 }
 
-fn read(path: &str, files: &dyn InputFiles) -> Result<Vec<u8>, InputError> {
+fn read(path: &str, files: &dyn InputFiles) -> Result<Bytes, InputError> {
     InputFiles::read(files, path).map_err(|error| InputError::Read { path: path.into(), error })
 }
 
@@ -274,7 +279,7 @@ pub struct ObjectInput {
     pub name: String,
     /// The file's contents. A virtual machine receives them as a file beside the JSON.
     #[serde(skip)]
-    pub bytes: Arc<[u8]>,
+    pub bytes: Bytes,
     pub recipe: RecipeInput,
     /// Where the object's machine code outlives this process.
     #[serde(skip)]
@@ -330,7 +335,7 @@ impl SchedulerInput {
         recipe: RecipeInput,
     ) -> Result<SchedulerInput, SchedulerArgError> {
         let arg = SchedulerArg::parse(text)?;
-        let (name, bytes) = (arg.name.clone(), bytes.into());
+        let (name, bytes) = (arg.name.clone(), Bytes::copy_from_slice(bytes));
         let object = ObjectInput { name, bytes, recipe, code_store: None };
         Ok(SchedulerInput { arg, object: Some(object) })
     }
@@ -338,9 +343,9 @@ impl SchedulerInput {
 
 /// Returns the name and the bytes of an object: the shipped scheduler that is called `name`, or
 /// else the file at the path `name`.
-pub fn object(name: &str, files: &dyn InputFiles) -> Result<(String, Arc<[u8]>), InputError> {
+pub fn object(name: &str, files: &dyn InputFiles) -> Result<(String, Bytes), InputError> {
     if let Some(shipped) = scxlab_sched::find(name) {
-        return Ok((shipped.name.to_owned(), shipped.object.into()));
+        return Ok((shipped.name.to_owned(), Bytes::from_static(shipped.object)));
     }
     let is_path = name.contains('/') || name.ends_with(".o");
     if !is_path && !files.is_file(name) {
@@ -352,7 +357,7 @@ pub fn object(name: &str, files: &dyn InputFiles) -> Result<(String, Arc<[u8]>),
             available: format!("{} and object files (a path)", names.join(", ")),
         });
     }
-    Ok((name.to_owned(), read(name, files)?.into()))
+    Ok((name.to_owned(), read(name, files)?))
 }
 
 fn recipe_text(name: &str, files: &dyn InputFiles) -> Result<String, InputError> {

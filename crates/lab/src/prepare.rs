@@ -11,6 +11,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use indexmap::IndexMap;
 use scxlab_loader::btf::Btf;
 use scxlab_loader::btf::essential_name;
@@ -38,7 +39,7 @@ pub struct Prepared {
 pub struct PreparedObject {
     pub open: OpenObject,
     /// The object file's contents, for targets that have their own loader.
-    pub bytes: Arc<[u8]>,
+    pub bytes: Bytes,
     /// Name of the struct_ops table to attach.
     pub table: String,
     /// Member `name` of the attached struct_ops table, by which a shipped recipe is chosen.

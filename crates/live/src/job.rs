@@ -8,8 +8,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use bytes::Bytes;
 use scxlab_lab::conform::{Case, Observed, compare};
 use scxlab_lab::input::{ObjectInput, SchedulerInput, Workload};
 use scxlab_lab::prepare::Prepared;
@@ -130,7 +130,7 @@ impl Reply {
 impl Job {
     /// Returns the schedulers' object files, in the order in which `attach_objects` takes them
     /// back.
-    pub fn objects(&self) -> Vec<Arc<[u8]>> {
+    pub fn objects(&self) -> Vec<Bytes> {
         self.schedulers().filter_map(|s| s.object.as_ref()).map(|o| o.bytes.clone()).collect()
     }
 

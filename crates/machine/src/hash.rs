@@ -34,9 +34,11 @@ impl StableHash {
     /// Adds bytes, as little-endian words, and then their number, so that the boundaries between
     /// byte strings count ("ab", "c" differs from "a", "bc").
     pub fn add_bytes(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        words.iter().for_each(|word| self.add(u64::from_le_bytes(*word)));
+        if !rest.is_empty() {
             let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
+            word[..rest.len()].copy_from_slice(rest);
             self.add(u64::from_le_bytes(word));
         }
         self.add(bytes.len() as u64);

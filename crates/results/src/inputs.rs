@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use bytes::Bytes;
 use scxlab_bpf::jit::CodeStore;
 use scxlab_lab::input::{InputError, InputFiles};
 use scxlab_machine::SysfsReader;
@@ -27,7 +28,7 @@ const MAX_BYTES: u64 = 256 << 20;
 /// files stored with an earlier command.
 #[derive(Default)]
 pub struct Inputs {
-    files: RefCell<BTreeMap<String, Vec<u8>>>,
+    files: RefCell<BTreeMap<String, Bytes>>,
     /// Files that were opened, as they were at first.
     opened: RefCell<BTreeMap<String, Version>>,
     /// Contents of sysfs files of this machine, by path.
@@ -74,11 +75,11 @@ impl Inputs {
 
     /// Adds a file that scxlab ships, in place of one of this host.
     pub fn add(&self, path: &str, bytes: &[u8]) {
-        self.files.borrow_mut().insert(path.to_owned(), bytes.to_vec());
+        self.files.borrow_mut().insert(path.to_owned(), Bytes::copy_from_slice(bytes));
     }
 
     /// Returns the contents of all files that were read, and of those that were added.
-    pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
+    pub fn files(&self) -> BTreeMap<String, Bytes> {
         self.files.borrow().clone()
     }
 
@@ -104,11 +105,11 @@ impl InputFiles for Inputs {
         known || self.place(path).is_ok_and(|place| place.is_file())
     }
 
-    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+    fn read(&self, path: &str) -> io::Result<Bytes> {
         if let Some(bytes) = self.files.borrow().get(path) {
             return Ok(bytes.clone());
         }
-        let bytes = read_bytes(self.place(path)?)?;
+        let bytes = Bytes::from(read_bytes(self.place(path)?)?);
         self.files.borrow_mut().insert(path.to_owned(), bytes.clone());
         Ok(bytes)
     }
@@ -139,8 +140,11 @@ pub fn read(path: &Path) -> Result<Vec<u8>, InputError> {
 
 fn read_bytes(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     use io::Read;
-    let mut bytes = Vec::new();
-    fs::File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    let file = fs::File::open(path)?;
+    // The size of a file that is none, such as a pipe, is 0.
+    let size = file.metadata()?.len().min(MAX_BYTES);
+    let mut bytes = Vec::with_capacity(size as usize + 1);
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(io::Error::other(format!("larger than {} MiB", MAX_BYTES >> 20)));
     }
