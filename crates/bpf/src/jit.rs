@@ -44,7 +44,7 @@ use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 // tidy: allow(static): `OnceLock` is in the caller's `CodeCache`; its state changes no result.
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use memmap2::Mmap;
 
@@ -89,7 +89,7 @@ struct CodeCacheInner {
     codes: Mutex<Vec<Arc<Code>>>,
     /// Where machine code outlives the process; None: nowhere.
     store: Option<Arc<dyn CodeStore>>,
-    /// The thread that compiles; None: the thread that runs a program compiles it.
+    /// Threads that compile; None: the thread that runs a program compiles it.
     beside: Option<Beside>,
 }
 
@@ -122,7 +122,7 @@ impl CodeCache {
         CodeCache(Arc::new(CodeCacheInner { store: Some(store), ..CodeCacheInner::default() }))
     }
 
-    /// Returns the cache of `kept_in` for which a thread of its own compiles, while the interpreter
+    /// Returns the cache of `kept_in` for which threads of its own compile, while the interpreter
     /// goes on.
     pub fn compiled_beside(store: Arc<dyn CodeStore>) -> CodeCache {
         let (store, beside) = (Some(store), Some(Beside::default()));
@@ -143,9 +143,12 @@ impl CodeCache {
     pub fn compile_used(&self) {
         let codes = lock(&self.0.codes).clone();
         for code in codes {
-            let used = |slot: &FuncEntry| slot.interpreted_insns.load(Ordering::Relaxed) > 0;
+            let used = |slot: &FuncEntry| {
+                slot.entry.load(Ordering::Relaxed).is_null()
+                    && slot.interpreted_insns.load(Ordering::Relaxed) > 0
+            };
             let funcs = (0..).map(FuncId).zip(&code.slots).filter(|(_, slot)| used(slot));
-            funcs.for_each(|(func, _)| code.compile_waiting(func));
+            funcs.filter(|(_, slot)| slot.claim()).for_each(|(func, _)| code.compile(func));
         }
     }
 
@@ -261,7 +264,7 @@ pub(crate) struct Code {
     /// The functions, by their first slot.
     starts: BTreeMap<u32, FuncId>,
     work: Mutex<CompileState>,
-    /// The thread that compiles, and this code as the thread needs it.
+    /// The threads that compile, and this code as they need it.
     beside: Option<(Beside, Weak<Code>)>,
 }
 
@@ -283,11 +286,16 @@ struct FuncEntry {
     /// function, plus `ENTRY_COST_INSNS` per run. Approximate when several threads share the code.
     interpreted_insns: AtomicU64,
     /// Value of `interpreted_insns` at which the JIT compiles the function; `u64::MAX` (never
-    /// reached) if another thread compiles the function, or the compiler has refused it.
+    /// reached) once a thread compiles the function (`FuncEntry::claim`).
     compile_at: AtomicU64,
 }
 
 impl FuncEntry {
+    /// Lets the caller compile the function. Returns false if another thread does or did so.
+    fn claim(&self) -> bool {
+        self.compile_at.swap(u64::MAX, Ordering::Relaxed) != u64::MAX
+    }
+
     /// Returns the address of the function's machine code, if it has some and `frames` frames (at
     /// most `MAX_FRAMES`) are enough for the function and everything it calls.
     #[inline(always)]
@@ -303,7 +311,8 @@ impl FuncEntry {
 
 #[derive(Default)]
 struct CompileState {
-    compiler: Compiler,
+    /// Compilers that no thread uses now, for their buffers.
+    compilers: Vec<Compiler>,
     /// Cache of `CompileState::arguments`: the number of arguments that a function takes.
     arguments: BTreeMap<FuncId, usize>,
     /// Code of functions that this process compiled.
@@ -418,36 +427,9 @@ impl Code {
 
     #[cold]
     fn compile_slot(&self, slot: &FuncEntry, func: FuncId) {
-        if let Some((thread, own)) = &self.beside
-            && thread.compile(own, func)
-        {
-            slot.compile_at.store(u64::MAX, Ordering::Relaxed);
-            return;
-        }
-        let mut work = match self.work.try_lock() {
-            Ok(work) => work,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Another thread is compiling. This thread uses the interpreter meanwhile.
-            Err(TryLockError::WouldBlock) => return,
-        };
-        self.compile_locked(&mut work, slot, func);
-    }
-
-    /// Compiles a function that waits for it.
-    fn compile_waiting(&self, func: FuncId) {
-        if let Some(slot) = self.slots.get(func.idx()) {
-            self.compile_locked(&mut lock(&self.work), slot, func);
-        }
-    }
-
-    fn compile_locked(&self, work: &mut CompileState, slot: &FuncEntry, func: FuncId) {
-        // Check again with the lock held: another thread may just have compiled the function.
-        if slot.entry.load(Ordering::Acquire).is_null()
-            && !work.refused.contains_key(&func)
-            && let Err(why) = self.compile(work, func)
-        {
-            slot.compile_at.store(u64::MAX, Ordering::Relaxed);
-            work.refused.insert(func, why);
+        let here = || self.beside.as_ref().is_none_or(|(threads, own)| !threads.compile(own, func));
+        if slot.claim() && here() {
+            self.compile(func);
         }
     }
 
@@ -456,7 +438,7 @@ impl Code {
     pub(crate) fn count_interpreted(&self, func: FuncId, insns: u64) {
         if let Some(slot) = self.slots.get(func.idx()) {
             // A lost update of another thread only delays compilation a little. The count never
-            // reaches `u64::MAX`, the threshold of a refused function.
+            // reaches `u64::MAX`, the threshold of a claimed function.
             let before = slot.interpreted_insns.load(Ordering::Relaxed);
             let after = before.saturating_add(insns + ENTRY_COST_INSNS);
             slot.interpreted_insns.store(after.min(u64::MAX - 1), Ordering::Relaxed);
@@ -469,14 +451,23 @@ impl Code {
         self.access.load(Ordering::Acquire)
     }
 
-    fn compile(&self, work: &mut CompileState, func: FuncId) -> Result<(), Refusal> {
-        let bytes = self.bytes(work, func)?;
+    /// Compiles a function that the caller has claimed.
+    fn compile(&self, func: FuncId) {
+        let compiled = self.bytes(func).and_then(|bytes| self.add(func, &bytes));
+        if let Err(why) = compiled {
+            lock(&self.work).refused.insert(func, why);
+        }
+    }
+
+    /// Adds a function's machine code.
+    fn add(&self, func: FuncId, bytes: &[u8]) -> Result<(), Refusal> {
+        let work = &mut *lock(&self.work);
         if self.access.load(Ordering::Relaxed).is_null() {
-            let map = compile::executable(&work.compiler.access_thunk(&*self.isa)?)?;
+            let map = compile::executable(&Compiler::default().access_thunk(&*self.isa)?)?;
             self.access.store(map.as_ptr().cast_mut(), Ordering::Release);
             work.access = Some(map);
         }
-        let map = compile::executable(&bytes)?;
+        let map = compile::executable(bytes)?;
         self.publish(work, func, map.as_ptr());
         work.compiled.push((func, map));
         Ok(())
@@ -492,20 +483,19 @@ impl Code {
         }
     }
 
-    fn bytes(&self, work: &mut CompileState, id: FuncId) -> Result<Vec<u8>, Refusal> {
+    /// Returns the machine code of a function. Several threads may do so at a time.
+    fn bytes(&self, id: FuncId) -> Result<Vec<u8>, Refusal> {
         let image = &self.image;
         let func = &image.funcs[id.idx()];
         if func.len > SLOTS_MAX {
             return Err(Refusal::TooLong { len: func.len, max: SLOTS_MAX });
         }
         let live = live(&image.code, func);
-        let own = work.arguments(image, id);
-        let mut compiler = std::mem::take(&mut work.compiler);
-        let work = std::cell::RefCell::new(work);
+        let arguments = |func| lock(&self.work).arguments(image, func);
         let callee = |pc: u32| {
             let func = self.func_at(pc);
             let at = func.idx() * size_of::<FuncEntry>() + offset_of!(FuncEntry, entry);
-            (at as i32, work.borrow_mut().arguments(image, func))
+            (at as i32, arguments(func))
         };
         let input = Input {
             code: &image.code,
@@ -520,12 +510,13 @@ impl Code {
             keeps: &|call| self.keeps.call(call),
             callee: &callee,
         };
-        let isa = &*self.isa;
+        let mut compiler = lock(&self.work).compilers.pop().unwrap_or_default();
+        let compile = || compiler.bytes(&*self.isa, input, arguments(id));
         // A panic of the compiler must not end the run, because the interpreter can take over.
-        let bytes = catch_unwind(AssertUnwindSafe(|| compiler.bytes(isa, input, own)))
+        let bytes = catch_unwind(AssertUnwindSafe(compile))
             .unwrap_or_else(|_| Err(Refusal::Compiler("internal panic".to_owned())));
         if bytes.is_ok() {
-            work.into_inner().compiler = compiler;
+            lock(&self.work).compilers.push(compiler);
         }
         bytes
     }

@@ -1,63 +1,119 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Compilation on a thread of its own, while the interpreter goes on.
+//! Compilation on threads of its own, while the interpreter goes on.
 //!
-//! Owns: the thread and its queue. Does not: decide which functions to compile; results do not
+//! Owns: the threads and their queue. Does not: decide which functions to compile; results do not
 //! depend on when a function gets its code.
 
-use std::sync::mpsc::{Sender, channel};
-// tidy: allow(static): the `OnceLock` belongs to one cache; its state changes no result.
-use std::sync::{Arc, OnceLock, Weak};
+use std::collections::VecDeque;
+use std::num::NonZero;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
-use super::Code;
+use super::{Code, lock};
 use crate::vm::FuncId;
 
-/// A thread that compiles functions in the order in which they came. It starts with the first one,
-/// and ends when the last clone of this is dropped.
+/// Threads that compile functions in the order in which they came. They end when the last clone of
+/// this is dropped.
 #[derive(Clone, Debug, Default)]
-// tidy: allow(static): as above.
-pub(super) struct Beside(Arc<OnceLock<Option<Sender<Job>>>>);
+pub(super) struct Beside(Arc<Handle>);
 
-#[derive(Debug)]
-enum Job {
-    /// Compile a function, if its code is still in use.
-    Compile(Weak<Code>, FuncId),
-    /// Drop the sender: everything that was sent before has been compiled.
-    Finish(Sender<()>),
+#[derive(Debug, Default)]
+struct Handle(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Signalled when a function was added, when the last one is compiled, and at the end.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Functions to compile, if their code is still in use.
+    waiting: VecDeque<(Weak<Code>, FuncId)>,
+    /// Number of functions that are being compiled.
+    begun: usize,
+    threads: usize,
+    closed: bool,
 }
 
 impl Beside {
-    /// Has the thread compile a function. Returns false if the system refused a thread.
+    /// Has a thread compile a function. Returns false if the system refused the first thread.
     pub fn compile(&self, code: &Weak<Code>, func: FuncId) -> bool {
-        let jobs = self.0.get_or_init(start).as_ref();
-        jobs.is_some_and(|jobs| jobs.send(Job::Compile(Weak::clone(code), func)).is_ok())
+        let Handle(shared) = &*self.0;
+        let mut queue = lock(&shared.queue);
+        let busy = queue.begun + queue.waiting.len() >= queue.threads;
+        if busy && queue.threads < threads_max() && start(shared) {
+            queue.threads += 1;
+        }
+        if queue.threads == 0 {
+            return false;
+        }
+        queue.waiting.push_back((Weak::clone(code), func));
+        shared.changed.notify_all();
+        true
     }
 
-    /// Waits until all functions that were sent are compiled.
+    /// Compiles on this thread, too, until all functions of the queue are compiled.
     pub fn finish(&self) {
-        let Some(Some(jobs)) = self.0.get() else { return };
-        let (done, all) = channel();
-        if jobs.send(Job::Finish(done)).is_ok() {
-            // This fails when the thread drops the other end.
-            let _ = all.recv();
+        let Handle(shared) = &*self.0;
+        while let Some((code, func)) = shared.begin(|queue| queue.begun == 0) {
+            shared.carry_out(&code, func);
         }
     }
 }
 
-fn start() -> Option<Sender<Job>> {
-    let (jobs, queue) = channel();
-    let work = move || {
-        for job in queue {
-            match job {
-                Job::Compile(code, func) => {
-                    if let Some(code) = code.upgrade() {
-                        code.compile_waiting(func);
-                    }
-                }
-                Job::Finish(done) => drop(done),
+impl Drop for Handle {
+    fn drop(&mut self) {
+        lock(&self.0.queue).closed = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Shared {
+    /// Takes a function from the queue. Waits for one until the empty queue is `over`.
+    fn begin(&self, over: impl Fn(&Queue) -> bool) -> Option<(Weak<Code>, FuncId)> {
+        let mut queue = lock(&self.queue);
+        loop {
+            if let Some(next) = queue.waiting.pop_front() {
+                queue.begun += 1;
+                return Some(next);
             }
+            if over(&queue) {
+                return None;
+            }
+            queue = self.wait(queue);
+        }
+    }
+
+    fn wait<'a>(&self, queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn carry_out(&self, code: &Weak<Code>, func: FuncId) {
+        if let Some(code) = code.upgrade() {
+            code.compile(func);
+        }
+        let mut queue = lock(&self.queue);
+        queue.begun -= 1;
+        if queue.begun == 0 {
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// Largest number of threads: one CPU stays for the run itself.
+fn threads_max() -> usize {
+    // tidy: allow(environment): results do not depend on the number of threads.
+    thread::available_parallelism().map_or(1, NonZero::get).saturating_sub(1).clamp(1, 4)
+}
+
+fn start(shared: &Arc<Shared>) -> bool {
+    let shared = Arc::clone(shared);
+    let work = move || {
+        while let Some((code, func)) = shared.begin(|queue| queue.closed) {
+            shared.carry_out(&code, func);
         }
     };
-    thread::Builder::new().name("scxlab-compiler".to_owned()).spawn(work).ok()?;
-    Some(jobs)
+    thread::Builder::new().name("scxlab-compiler".to_owned()).spawn(work).is_ok()
 }
