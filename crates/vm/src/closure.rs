@@ -9,7 +9,8 @@
 //! loader finds each library where the host's did. A script brings its interpreter, but not the
 //! programs that it calls.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -97,17 +98,42 @@ impl Closure {
     /// Adds the files that an executable needs, but not the executable itself. `data` is the
     /// executable's contents, found at `path`.
     pub fn needs_of(&mut self, path: &Path, data: &[u8]) -> Result<(), ClosureError> {
+        // As the loader does, breadth first: a library that is there already serves all that need
+        // one of its name, wherever they would search for it themselves.
+        let mut loaded = BTreeSet::new();
+        let mut queue = VecDeque::from(self.load(path, data, &mut loaded)?);
+        while let Some(library) = queue.pop_front() {
+            let data = self.file(&library)?.to_vec();
+            queue.extend(self.load(&library, &data, &mut loaded)?);
+        }
+        Ok(())
+    }
+
+    /// Adds the libraries that a file needs itself, and that are not among the names in `loaded`.
+    /// Returns their paths.
+    fn load(
+        &mut self,
+        path: &Path,
+        data: &[u8],
+        loaded: &mut BTreeSet<String>,
+    ) -> Result<Vec<PathBuf>, ClosureError> {
         let form = |why| ClosureError::Form { path: path.to_owned(), why };
         let wants = elf::wants(data).map_err(form)?;
         if let Some(interpreter) = &wants.interpreter {
-            self.library(Path::new(interpreter))?;
+            self.file(Path::new(interpreter))?;
         }
-        for name in &wants.needed {
-            let missing = || ClosureError::Missing { path: path.to_owned(), library: name.clone() };
-            let found = self.find(path, &wants.run_path, name).ok_or_else(missing)?;
-            self.library(&found)?;
+        let mut found = Vec::new();
+        for name in wants.needed {
+            if !loaded.insert(name.clone()) {
+                continue;
+            }
+            let library = self.find(path, &wants.run_path, &name);
+            let missing = || ClosureError::Missing { path: path.to_owned(), library: name };
+            let library = library.ok_or_else(missing)?;
+            self.file(&library)?;
+            found.push(library);
         }
-        Ok(())
+        Ok(found)
     }
 
     fn program_or_script(&mut self, path: &Path, scripts: usize) -> Result<(), ClosureError> {
@@ -126,16 +152,12 @@ impl Closure {
     }
 
     /// Adds a library or dynamic loader under the path by which it is found, even if that path is a
-    /// symbolic link.
-    fn library(&mut self, path: &Path) -> Result<(), ClosureError> {
-        let name = text(path)?.to_owned();
-        if self.files.contains_key(&name) {
-            return Ok(());
-        }
-        let data = read(path)?;
-        // Insert this library before the libraries that it needs, because they may need it in turn.
-        self.files.insert(name, data.clone());
-        self.needs_of(path, &data)
+    /// symbolic link. Returns its contents.
+    fn file(&mut self, path: &Path) -> Result<&[u8], ClosureError> {
+        Ok(match self.files.entry(text(path)?.to_owned()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(read(path)?),
+        })
     }
 
     /// Searches for a library in the loader's order, but not in directories from the user's
@@ -250,6 +272,30 @@ mod tests {
         data[at..at + 9].copy_from_slice(b"libq.so.6");
         let refused = Closure::new().needs_of(Path::new("/some/program"), &data).unwrap_err();
         assert_eq!(refused.to_string(), "/some/program needs libq.so.6, which is not on this host");
+    }
+
+    /// `libouter.so` finds `libinner.so` only because the program, which knows where both are, has
+    /// loaded it.
+    #[test]
+    fn a_library_finds_what_the_program_has_loaded() {
+        let dir = tempfile::tempdir().unwrap();
+        let compile = |source: &str, args: &[&str]| {
+            std::fs::write(dir.path().join("source.c"), source).unwrap();
+            let cc = std::process::Command::new("cc").current_dir(&dir).args(args).output();
+            let output = cc.expect("cc, with which Rust links");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        };
+        let library = ["-shared", "-fPIC", "source.c", "-Wl,--no-as-needed", "-L."];
+        compile("int inner;", &[&library[..], &["-o", "libinner.so"]].concat());
+        compile("int outer;", &[&library[..], &["-linner", "-o", "libouter.so"]].concat());
+        let program = ["source.c", "-Wl,--no-as-needed,--enable-new-dtags,-rpath,$ORIGIN", "-L."];
+        let needs = ["-louter", "-linner", "-o", "program"];
+        compile("int main(void) { return 0; }", &[&program[..], &needs].concat());
+        let mut closure = Closure::new();
+        closure.program(&dir.path().join("program")).unwrap();
+        for name in ["libinner.so", "libouter.so"] {
+            assert!(closure.files.contains_key(dir.path().join(name).to_str().unwrap()), "{name}");
+        }
     }
 
     #[test]
