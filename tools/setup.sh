@@ -8,14 +8,14 @@ set -eu
 
 # Compilers; libraries that libbpf, bpftool and the build script of scx_rustland link to; tools
 # that unpack and describe a kernel, and test the Python module; workloads of the demo and of
-# guests; QEMU for guests; linker and emulator for aarch64 code; the browser that tests of pages
-# use.
+# guests; QEMU for guests, and the systemd that a test runs in one; linker and emulator for aarch64
+# code; the browser that tests of pages use.
 packages="
     clang-19 llvm-19 libclang-19-dev gcc g++ libc6-dev make pkg-config
     libelf-dev zlib1g-dev libseccomp-dev protobuf-compiler
     apt ca-certificates binutils file python3 python3-venv tar xz-utils zstd
     rt-app rt-tests stress-ng sysbench dbench
-    qemu-system-x86
+    qemu-system-x86 systemd
     lld-19 qemu-user
     chromium"
 # Debian's, unless another Node.js is there, whose package conflicts with Debian's npm.

@@ -14,6 +14,7 @@ mod conform;
 mod conserve;
 mod ejections;
 mod guests;
+mod install;
 mod memory;
 mod record;
 mod refusals;
