@@ -144,7 +144,7 @@ fn what_no_guest_can_be_is_refused_before_it_boots() {
         (&["-w", "cmd:'unfinished"], INPUT, "a quote"),
         (&["--vm-program", "no-such-program"], INPUT, "no program no-such-program in PATH"),
         (&["--on", "sim", "-w", "cmd:/bin/sh"], USAGE, "runs on a real kernel only"),
-        (&["--on", "host"], USAGE, "-m must be host, not 1n2c1t"),
+        (&["--on", "host"], USAGE, "a run on this host needs -m host, not 1n2c1t"),
         (&["-s", "no-such-scheduler"], USAGE, "no-such-scheduler"),
         (&["-s", "vtime,no_such_knob=1"], USAGE, "no_such_knob"),
     ] {
