@@ -256,7 +256,7 @@ impl Attendance {
             MemberMessage::Output(_) => Err("it reported before the start"),
             _ => Ok(false),
         });
-        got.map_err(|why| GuestError { never_came_up: is_deadline(&why), ..why })
+        got.map_err(|why| GuestError { never_came_up: hung_or_panicked(&why), ..why })
     }
 
     /// Waits until all guests have reported, and tells the director of each.
@@ -317,9 +317,10 @@ impl Attendance {
     }
 }
 
-/// Whether a guest failed because its time was over.
-fn is_deadline(why: &GuestError) -> bool {
-    matches!(why.error.downcast_ref(), Some(VmError::Deadline { .. }))
+/// Whether a guest failed because its time was over, or because its kernel panicked.
+fn hung_or_panicked(why: &GuestError) -> bool {
+    let why = why.error.downcast_ref();
+    matches!(why, Some(VmError::Deadline { .. } | VmError::Panicked { .. }))
 }
 
 /// Runs the guest's program, if this machine is a guest of a workload; otherwise returns the guest.

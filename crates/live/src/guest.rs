@@ -106,7 +106,7 @@ impl GuestSpec<'_> {
 pub struct GuestError {
     pub guest: String,
     pub error: Box<dyn std::error::Error + Send + Sync>,
-    /// Whether the guest was still booting when its time was over.
+    /// Whether the guest hung or panicked while it booted.
     pub never_came_up: bool,
 }
 
@@ -120,8 +120,9 @@ impl GuestError {
     }
 }
 
-/// Attempt to start the guests of a run. Under an emulated KVM, a guest's boot may hang (seen with
-/// QEMU 7.2, once in hundreds of boots), so guests that do not come up are started a second time.
+/// Attempt to start the guests of a run. In an emulated machine, with KVM or with a thread for each
+/// CPU, a guest's boot may hang or panic (seen with QEMU 7.2, once in hundreds of boots), so guests
+/// that do not come up are started a second time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
     /// The guests have the time of a usual boot.
@@ -252,6 +253,9 @@ pub fn run(
         .collect();
     let (first, again) = match attempt(program, &config, host, &specs, Attempt::First) {
         Err(LiveError::Guest(why)) if why.never_came_up => {
+            let why = why.to_string();
+            // The guest's console is left out.
+            let why = why.split(';').next().unwrap_or_default();
             let again = format!("all guests were started a second time: {why}");
             (attempt(program, &config, host, &specs, Attempt::Last), Some(again))
         }
