@@ -91,13 +91,22 @@ impl Shared {
     }
 
     fn carry_out(&self, code: &Weak<Code>, func: FuncId) {
+        let _begun = Begun(self);
         if let Some(code) = code.upgrade() {
             code.compile(func);
         }
-        let mut queue = lock(&self.queue);
+    }
+}
+
+/// A function that is being compiled, until this is dropped.
+struct Begun<'a>(&'a Shared);
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        let mut queue = lock(&self.0.queue);
         queue.begun -= 1;
         if queue.begun == 0 {
-            self.changed.notify_all();
+            self.0.changed.notify_all();
         }
     }
 }

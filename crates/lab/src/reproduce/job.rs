@@ -45,8 +45,12 @@ impl KeptRun {
         let mut metrics: IndexMap<String, f64> =
             metrics.map(|(name, metric)| (name.clone(), metric.value)).collect();
         metrics.insert("virtual_ns".to_owned(), run.virtual_ns as f64);
-        node_shares(&mut metrics, "guest0_cpu", cpu_by_node(run));
-        node_shares(&mut metrics, "guest0_memory", memory_by_node(run));
+        let (cpu, memory) = (cpu_by_node(run), memory_by_node(run));
+        if let Some(share) = cpu_at_memory(&cpu, &memory) {
+            metrics.insert("guest0_cpu_at_memory".to_owned(), share);
+        }
+        node_shares(&mut metrics, "guest0_cpu", cpu);
+        node_shares(&mut metrics, "guest0_memory", memory);
         KeptRun { failed, metrics }
     }
 }
@@ -73,6 +77,13 @@ fn sum_by_node<'a>(all: impl Iterator<Item = &'a [u64]>) -> Vec<u64> {
         one.iter().zip(&mut sums).for_each(|(value, sum)| *sum += value);
     }
     sums
+}
+
+/// Returns the share of the CPU time that was on the node with the most memory.
+fn cpu_at_memory(cpu: &[u64], memory: &[u64]) -> Option<f64> {
+    let (node, _) = memory.iter().enumerate().max_by_key(|(_, pages)| **pages)?;
+    let total: u64 = cpu.iter().sum();
+    (total > 0).then(|| cpu.get(node).map_or(0.0, |time| *time as f64 / total as f64))
 }
 
 /// Adds the shares of nodes as `NAME_share_1` and so on, the largest first, because the number of a
