@@ -40,7 +40,7 @@ fn a_guest_is_a_virtual_machine_under_kvm() {
         return;
     }
     let file = bench.file("guests.toml", WORKLOAD);
-    let done = bench.run(&["-s", "vtime", "-w", &file, "-m", "1n1c1t"]);
+    let done = bench.run_nested(&["-s", "vtime", "-w", &file, "-m", "1n1c1t"]);
     let run = &done.runs()[0];
     assert_eq!(run["exit"]["kind"], "none", "{run}");
     assert_eq!(run["stop"]["kind"], "duration", "{run}");
@@ -86,7 +86,7 @@ fn guests_need_no_thread_of_the_host() {
         return;
     }
     let work = "hogs,tasks=2,vms=1,vcpus=2,vm.spinlock=ticket,vm.pv_spinlock=no,vm.halt_poll=50us";
-    let done = bench.run(&["-s", "eevdf", "-w", work, "-m", "1n1c1t", "--duration", "2s"]);
+    let done = bench.run_nested(&["-s", "eevdf", "-w", work, "-m", "1n1c1t", "--duration", "2s"]);
     let run = &done.runs()[0];
     assert_eq!(run["stop"]["kind"], "duration", "{run}");
     let tasks = run["tasks"].as_array().expect("a list");
