@@ -125,7 +125,7 @@ impl CodeCache {
     /// Returns the cache of `kept_in` for which threads of its own compile, while the interpreter
     /// goes on.
     pub fn compiled_beside(store: Arc<dyn CodeStore>) -> CodeCache {
-        let (store, beside) = (Some(store), Some(Beside::default()));
+        let (store, beside) = (Some(store), Some(Beside::new()));
         CodeCache(Arc::new(CodeCacheInner { store, beside, ..CodeCacheInner::default() }))
     }
 

@@ -14,11 +14,15 @@ use crate::vm::FuncId;
 
 /// Threads that compile functions in the order in which they came. They end when the last clone of
 /// this is dropped.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Beside(Arc<Handle>);
 
-#[derive(Debug, Default)]
-struct Handle(Arc<Shared>);
+#[derive(Debug)]
+struct Handle {
+    shared: Arc<Shared>,
+    /// Largest number of threads: one CPU stays for the run itself.
+    threads_max: usize,
+}
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -38,12 +42,20 @@ struct Queue {
 }
 
 impl Beside {
+    pub fn new() -> Beside {
+        // Asked once, because the system reads files for the answer.
+        // tidy: allow(environment): results do not depend on the number of threads.
+        let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+        let threads_max = cpus.saturating_sub(1).clamp(1, 4);
+        Beside(Arc::new(Handle { shared: Arc::default(), threads_max }))
+    }
+
     /// Has a thread compile a function. Returns false if the system refused the first thread.
     pub fn compile(&self, code: &Weak<Code>, func: FuncId) -> bool {
-        let Handle(shared) = &*self.0;
+        let Handle { shared, threads_max } = &*self.0;
         let mut queue = lock(&shared.queue);
         let busy = queue.begun + queue.waiting.len() >= queue.threads;
-        if busy && queue.threads < threads_max() && start(shared) {
+        if busy && queue.threads < *threads_max && start(shared) {
             queue.threads += 1;
         }
         if queue.threads == 0 {
@@ -56,7 +68,7 @@ impl Beside {
 
     /// Compiles on this thread, too, until all functions of the queue are compiled.
     pub fn finish(&self) {
-        let Handle(shared) = &*self.0;
+        let shared = &self.0.shared;
         while let Some((code, func)) = shared.begin(|queue| queue.begun == 0) {
             shared.carry_out(&code, func);
         }
@@ -65,8 +77,8 @@ impl Beside {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        lock(&self.0.queue).closed = true;
-        self.0.changed.notify_all();
+        lock(&self.shared.queue).closed = true;
+        self.shared.changed.notify_all();
     }
 }
 
@@ -109,12 +121,6 @@ impl Drop for Begun<'_> {
             self.0.changed.notify_all();
         }
     }
-}
-
-/// Largest number of threads: one CPU stays for the run itself.
-fn threads_max() -> usize {
-    // tidy: allow(environment): results do not depend on the number of threads.
-    thread::available_parallelism().map_or(1, NonZero::get).saturating_sub(1).clamp(1, 4)
 }
 
 fn start(shared: &Arc<Shared>) -> bool {

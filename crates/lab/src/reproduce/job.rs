@@ -79,9 +79,11 @@ fn sum_by_node<'a>(all: impl Iterator<Item = &'a [u64]>) -> Vec<u64> {
     sums
 }
 
-/// Returns the share of the CPU time that was on the node with the most memory.
+/// Returns the share of the CPU time that was on the node with the most memory; None without CPU
+/// time or memory.
 fn cpu_at_memory(cpu: &[u64], memory: &[u64]) -> Option<f64> {
-    let (node, _) = memory.iter().enumerate().max_by_key(|(_, pages)| **pages)?;
+    let placed = memory.iter().enumerate().filter(|(_, pages)| **pages > 0);
+    let (node, _) = placed.max_by_key(|(_, pages)| **pages)?;
     let total: u64 = cpu.iter().sum();
     (total > 0).then(|| cpu.get(node).map_or(0.0, |time| *time as f64 / total as f64))
 }
