@@ -845,3 +845,41 @@ fn random_programs_replay() {
 fn total(run: &Run) -> f64 {
     run.tasks.iter().map(|task| task.run_ns as f64).sum()
 }
+
+#[test]
+fn try_guests() {
+    const SECOND: u64 = 1000 * MS;
+    for (vcpus, inner, guests, sleep) in [(2, 3, 2, "600us"), (1, 1, 4, "600us"), (1, 2, 4, "600us"), (2, 1, 4, "600us"), (2, 2, 2, "600us"), (2,3,1,"600us"), (1,1,4,"100us"), (2,3,2,"2ms")] {
+        let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());
+        let text = format!(r#"
+            [[guest]]
+            name = "vm{{i}}"
+            instances = {guests}
+            vcpus = {vcpus}
+            [[guest.program.thread]]
+            name = "inner"
+            instances = {inner}
+            ops = [{{ loop = {{ ops = [{{ compute = "400us" }}, {{ sleep = "{sleep}" }}, {{ count = 1 }}] }} }}]
+            [[thread]]
+            name = "host"
+            ops = [{{ loop = {{ ops = [{{ compute = "500us" }}, {{ sleep = "500us" }}] }} }}]"#);
+        let original = load("original.toml", &text).unwrap();
+        let pair = |seed| {
+            let (first, bytes) = record_on(&machine, &original, Terms::noisy(seed, SECOND));
+            let again = replay(&bytes);
+            (
+                figures_of(&first),
+                figures_of(&run_on(&machine, "eevdf", &again, Terms::noisy(seed + 100, SECOND))),
+            )
+        };
+        let pairs: Vec<_> = (1..=8).map(pair).collect();
+        let mut line = format!("vcpus {vcpus} inner {inner} guests {guests} {sleep}:");
+        for name in pairs[0].0.keys() {
+            let of = |figures: &BTreeMap<String, f64>| figures.get(name).copied().unwrap_or(0.0);
+            let originals: Vec<f64> = pairs.iter().map(|pair| of(&pair.0)).collect();
+            let replays: Vec<f64> = pairs.iter().map(|pair| of(&pair.1)).collect();
+            line += &format!(" {name} {:.0} {:.0} {:+.1}%", mean(&originals), mean(&replays), percent(mean(&replays), mean(&originals)));
+        }
+        println!("{line}");
+    }
+}

@@ -143,7 +143,7 @@ fn pairs(build: &Path) -> Vec<Pair> {
             command: format!("/bin/sh {}", build.display()),
             programs: compilers,
             units: FILES.into(),
-            runs: 1,
+            runs: 6,
             boots: 1,
             measures: &[Tasks, Voluntary, Wakeups],
         },

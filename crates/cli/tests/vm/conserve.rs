@@ -60,6 +60,9 @@ const MACHINES: [(&str, Apart); 30] = [
 ];
 const IN_CI: usize = 4;
 
+/// Limit of a CPU's idle time in a run of a second.
+const LIMIT_MS: f64 = 500.0;
+
 fn distance(apart: Apart, nodes: u32, a: u32, b: u32) -> u32 {
     let hops = a.abs_diff(b);
     match apart {
@@ -112,19 +115,28 @@ fn compare(at: usize) -> Option<(String, f64, f64)> {
 
 /// Runs at least as many hogs as the machine has CPUs; all hogs begin on one CPU. CPUs may be idle
 /// until the load averages show that a node is full (0.1 s) and each node's first balance is due
-/// (2 ms per CPU, a few times). A CPU that balancing overlooks would be idle for the whole run.
+/// (2 ms per CPU, a few times). A CPU that balancing overlooks would be idle for the whole run, in
+/// each boot of the real kernel: a longest idle time above the limit is that of two boots of three.
 #[test]
 fn enough_hogs_keep_all_cpus_busy() {
     let all = std::env::var("CONSERVE_ALL").is_ok();
     let mut idle = Vec::new();
     for at in 0..if all { MACHINES.len() } else { IN_CI } {
-        let Some((line, sim, real)) = compare(at) else { return };
-        let line = format!("{line}: idle at most {sim:>4.0} ms simulated, {real:>4.0} ms real\n");
+        let Some((mut line, sim, real)) = compare(at) else { return };
+        let mut boots = vec![real];
+        if real >= LIMIT_MS {
+            boots.extend((0..2).filter_map(|_| compare(at)).map(|(_, _, real)| real));
+        }
+        for real in &boots {
+            line.push_str(&format!("{real:>5.0}"));
+        }
+        let line = format!("{line} ms real, {sim:>4.0} ms simulated\n");
         // Write to stderr directly, because println! is not shown when a test passes.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
-        if sim.max(real) >= 500.0 {
+        let long = boots.iter().filter(|real| **real >= LIMIT_MS).count();
+        if sim >= LIMIT_MS || long > 1 {
             idle.push(line);
         }
     }
-    assert!(idle.is_empty(), "of 1000 ms:\n{}", idle.concat());
+    assert!(idle.is_empty(), "longest idle time of a CPU, of 1000 ms:\n{}", idle.concat());
 }
