@@ -30,7 +30,8 @@ pub fn advise(args: &AdviseArgs) -> Result<()> {
     let goals = Goals::parse(&args.goal)?;
     let inputs = args.cache.inputs();
     let machine = Arc::new(input::machine(&args.machine, &inputs)?);
-    let workload = Workload::resolve(&args.workload, &inputs)?;
+    let named = args.workload()?;
+    let workload = Workload::resolve(&named, &inputs)?;
     let program = match &workload {
         Workload::Program(program) => program,
         Workload::Command(words) => {
@@ -56,12 +57,8 @@ pub fn advise(args: &AdviseArgs) -> Result<()> {
     };
     let watch = Watch::new(args);
     let advice = with_bar(&watch, || seek(&request, candidates, &watch))?;
-    let asked = Asked {
-        workload: &args.workload,
-        machine: &args.machine,
-        unit: &program.unit,
-        seed: args.seed,
-    };
+    let asked =
+        Asked { workload: &named, machine: &args.machine, unit: &program.unit, seed: args.seed };
     let verified = match (args.verify, watch.interrupt()) {
         (Some(on), None) => Some(verify(args, on, &request, &workload, &advice, &inputs)?),
         _ => None,

@@ -3,6 +3,7 @@
 //! `docs/reference/flags.md` are generated from them.
 
 mod examples;
+mod load;
 mod verdict;
 
 use std::ffi::OsString;
@@ -20,7 +21,9 @@ use scxlab_results::inputs::Inputs;
 use scxlab_trace::PerfLayout;
 use scxlab_workload::program::TimeSpan;
 
+use crate::exit::CliError;
 use crate::{complete, exit};
+pub use load::LoadArgs;
 pub use verdict::{CheckArgs, CheckFormat, ReportArgs, ShrinkArgs, SweepArgs};
 
 /// Run and compare CPU schedulers for a workload, a machine and settings of your choice
@@ -138,6 +141,9 @@ pub struct RunArgs {
     /// hogs,vms=2,vcpus=8, puts the workload into 2 virtual machines (docs/concepts/guests.md).
     #[arg(short, long, value_name = "WORKLOAD", required_unless_present = "again", add = ArgValueCompleter::new(complete::workloads))]
     pub workload: Option<String>,
+
+    #[command(flatten)]
+    pub load: LoadArgs,
 
     /// Machine: a spec such as 2n4c2t, a preset, a .toml file, lstopo's .xml, a recording, or
     /// `host`; give several to compare on each
@@ -279,8 +285,8 @@ pub struct RunArgs {
     ///
     /// The folder holds the command and all files that it read. The exit code is 1 if a simulated
     /// run differs.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["scheduler", "workload", "machine", "runs", "seed", "duration", "on", "tolerance",
-        "start_offset", "compute_noise", "numa_balancing", "attach_after", "memory_limit", "kernel", "kernel_args", "memory", "accel", "programs"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["scheduler", "workload", "scale", "repeat", "machine", "runs", "seed", "duration", "on",
+        "tolerance", "start_offset", "compute_noise", "numa_balancing", "attach_after", "memory_limit", "kernel", "kernel_args", "memory", "accel", "programs"])]
     pub again: Option<PathBuf>,
 
     /// Exit with 1 if a scheduler was ejected, a run stopped early, or a runnable task never ran
@@ -289,8 +295,14 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    pub fn workload(&self) -> &str {
-        self.workload.as_deref().expect("clap requires it")
+    pub fn workload(&self) -> Result<String, CliError> {
+        self.load.of(self.workload.as_deref().expect("clap requires it"))
+    }
+}
+
+impl AdviseArgs {
+    pub fn workload(&self) -> Result<String, CliError> {
+        self.load.of(&self.workload)
     }
 }
 
@@ -306,6 +318,9 @@ pub struct AdviseArgs {
     /// Workload, in the form of -w of run
     #[arg(short, long, value_name = "WORKLOAD", add = ArgValueCompleter::new(complete::workloads))]
     pub workload: String,
+
+    #[command(flatten)]
+    pub load: LoadArgs,
 
     /// Machine, in the form of -m of run
     #[arg(short, long, value_name = "MACHINE", allow_hyphen_values = true, default_value = "host", add = ArgValueCompleter::new(complete::machines))]
@@ -816,9 +831,18 @@ pub struct WorkloadShowArgs {
     #[arg(add = ArgValueCompleter::new(complete::workloads))]
     pub workload: String,
 
+    #[command(flatten)]
+    pub load: LoadArgs,
+
     /// Print the program as a workload file instead
     #[arg(long)]
     pub toml: bool,
+}
+
+impl WorkloadShowArgs {
+    pub fn workload(&self) -> Result<String, CliError> {
+        self.load.of(&self.workload)
+    }
 }
 
 #[derive(Debug, Args)]

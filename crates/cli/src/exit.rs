@@ -78,6 +78,10 @@ pub enum CliError {
         thread: String,
         on: &'static str,
     },
+    /// An option about recordings, with a command as the workload.
+    NoRecording {
+        option: &'static str,
+    },
     /// A command where a program is needed.
     CommandIsNoProgram {
         command: String,
@@ -233,6 +237,9 @@ impl std::fmt::Display for CliError {
                 f,
                 "{at}: thread \"{thread}\" takes CPUs off line, which scxlab does not do on {on}: this workload is simulated only (--on sim)"
             ),
+            CliError::NoRecording { option } => {
+                write!(f, "--{option} is about recordings: the workload is a command")
+            }
             CliError::CommandIsNoProgram { command } => write!(
                 f,
                 "\"{command}\" is a command: only running it shows what it does (scxlab record)"
@@ -400,6 +407,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             CliError::NumaExt
             | CliError::TwoSchedulers { .. }
             | CliError::HostMachine { .. }
+            | CliError::NoRecording { .. }
             | CliError::NotText { .. }
             | CliError::Numbering { .. }
             | CliError::NothingToAttach { .. } => Code::Usage,

@@ -124,7 +124,7 @@ pub fn refuse_simulated(workload: &Workload, targets: &[On]) -> Result<()> {
 fn parts(args: &RunArgs, inputs: &Inputs) -> Result<Vec<MachineRuns>> {
     let machines = machines(args);
     let are_many = machines.len() > 1;
-    let workload = Workload::resolve(args.workload(), inputs)?;
+    let workload = Workload::resolve(&args.workload()?, inputs)?;
     let schedulers = args.scheduler.iter().map(|text| SchedulerInput::resolve(text, inputs));
     let schedulers = schedulers.collect::<Result<Vec<_>, _>>()?;
     let part = |(machine, short): (String, String)| {
@@ -222,7 +222,7 @@ fn run_part(args: &RunArgs, part: &MachineRuns, targets: &[On]) -> Result<Machin
         note_cut(&mut runs);
     }
     let interrupted = interrupted(&runs);
-    let results = Results::new(session, request(args, &part.machine, targets), runs);
+    let results = Results::new(session, request(args, &part.machine, targets)?, runs);
     output::publish(files)?;
     Ok(MachineResults { results, intervals, timelines, perf, interrupted })
 }
@@ -339,14 +339,14 @@ pub fn version() -> Version {
     }
 }
 
-fn request(args: &RunArgs, machine: &str, targets: &[On]) -> Request {
-    Request {
+fn request(args: &RunArgs, machine: &str, targets: &[On]) -> Result<Request> {
+    Ok(Request {
         version: version(),
-        workload: args.workload().to_owned(),
+        workload: args.workload()?,
         machine: machine.to_owned(),
         targets: targets.iter().map(|on| on.name().to_owned()).collect(),
         tolerance_percent: args.tolerance,
-    }
+    })
 }
 
 /// Prints and writes the results of one machine. `finish` prints the formats that cover all

@@ -25,13 +25,14 @@ pub fn workload(command: &WorkloadCommand) -> Result<()> {
 }
 
 fn show(args: &WorkloadShowArgs, inputs: &Inputs) -> Result<()> {
-    if let Some(recorded) = input::recording(&args.workload, inputs)? {
+    let workload = args.workload()?;
+    if let Some(recorded) = input::recording(&workload, inputs)? {
         return match args.toml {
             true => print_toml(&recorded.replay.program),
             false => output::print(&recording(&recorded)),
         };
     }
-    match Workload::resolve(&args.workload, inputs)? {
+    match Workload::resolve(&workload, inputs)? {
         Workload::Program(program) if args.toml => print_toml(&program),
         Workload::Program(program) => output::print(&dump(&program)),
         Workload::Command(words) => {

@@ -141,7 +141,7 @@ pub const WORKLOAD_SHOW: &str = "\
 Examples:
   scxlab workload show schbench,workers=4
   scxlab workload show trace.pftrace
-  scxlab workload show trace.pftrace,scale=2 --toml";
+  scxlab workload show trace.pftrace --scale 2x --toml";
 
 pub const INSPECT: &str = "\
 Examples:

@@ -648,3 +648,19 @@ fn a_target_given_twice_counts_once() {
     assert_eq!(once["runs"][0]["trace_hash"], twice["runs"][0]["trace_hash"]);
     text(&[&args[..], &["--on", "sim", "--on", "sim"]].concat());
 }
+
+/// How much of a recording's load there is can be said behind its name or by options.
+#[test]
+fn a_recording_is_scaled_and_repeated_by_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t.pftrace");
+    let file = file.to_str().unwrap();
+    output(&["run", "-w", "schbench", "-m", "2c", "--duration", "50ms", "--trace", file]);
+    let shown = |name: &str, more: &[&str]| text(&[&["workload", "show", name], more].concat());
+    let by_name = shown(&format!("{file},scale=2,repeat=3"), &["--toml"]);
+    assert_eq!(shown(file, &["--scale", "2x", "--repeat", "3", "--toml"]), by_name);
+    assert_ne!(shown(file, &["--repeat", "3", "--toml"]), by_name);
+    assert_ne!(shown(file, &["--scale", "2", "--toml"]), by_name);
+    let results = json(&["run", "-w", file, "--scale", "2x", "-m", file]);
+    assert_eq!(results["manifest"]["workload"]["workload"], format!("{file},scale=2x"));
+}
