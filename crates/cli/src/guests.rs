@@ -317,10 +317,13 @@ impl Attendance {
     }
 }
 
-/// Whether a guest failed because its time was over, or because its kernel panicked.
-fn hung_or_panicked(why: &GuestError) -> bool {
-    let why = why.error.downcast_ref();
-    matches!(why, Some(VmError::Deadline { .. } | VmError::Panicked { .. }))
+/// Tells whether a guest failed because its time was over, or because its kernel panicked.
+fn hung_or_panicked(why: &GuestError) -> Option<&'static str> {
+    match why.error.downcast_ref()? {
+        VmError::Deadline { .. } => Some("hung"),
+        VmError::Panicked { .. } => Some("panicked"),
+        _ => None,
+    }
 }
 
 /// Runs the guest's program, if this machine is a guest of a workload; otherwise returns the guest.

@@ -106,8 +106,8 @@ impl GuestSpec<'_> {
 pub struct GuestError {
     pub guest: String,
     pub error: Box<dyn std::error::Error + Send + Sync>,
-    /// Whether the guest hung or panicked while it booted.
-    pub never_came_up: bool,
+    /// What became of a guest that did not come up: it "hung", or it "panicked".
+    pub never_came_up: Option<&'static str>,
 }
 
 impl GuestError {
@@ -116,7 +116,7 @@ impl GuestError {
         guest: &str,
         error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> GuestError {
-        GuestError { guest: guest.to_owned(), error: error.into(), never_came_up: false }
+        GuestError { guest: guest.to_owned(), error: error.into(), never_came_up: None }
     }
 }
 
@@ -252,11 +252,10 @@ pub fn run(
         .map(|(number, (def, instance, job))| GuestSpec { def, instance, number, job })
         .collect();
     let (first, again) = match attempt(program, &config, host, &specs, Attempt::First) {
-        Err(LiveError::Guest(why)) if why.never_came_up => {
-            let why = why.to_string();
-            // The guest's console is left out.
-            let why = why.split(';').next().unwrap_or_default();
-            let again = format!("all guests were started a second time: {why}");
+        Err(LiveError::Guest(GuestError { guest, never_came_up: Some(what), .. })) => {
+            let again = format!(
+                "all guests were started a second time, because {guest} {what} while it booted"
+            );
             (attempt(program, &config, host, &specs, Attempt::Last), Some(again))
         }
         other => (other, None),

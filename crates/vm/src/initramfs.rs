@@ -33,7 +33,7 @@ pub(crate) const CPUS: &str = "/scxlab/cpus";
 /// name of the kernel feature that the path shows.
 pub(crate) const NEEDS: &str = "/scxlab/needs";
 
-/// Mount points, which the kernel does not create by itself.
+/// Mount points, which the kernel does not create by itself, and the place of temporary files.
 pub(crate) const DIRS: [&str; 5] = ["/proc", "/sys", "/dev", "/tmp", "/run"];
 
 /// Inputs for the contents of the initramfs.

@@ -18,14 +18,14 @@ use nix::sys::resource::{Resource, setrlimit};
 use crate::nested;
 use crate::qemu::PORT;
 
-/// Mounts in order: file system type, mount point, and whether the guest can do without it.
-const MOUNTS: [(&str, &str, bool); 11] = [
+/// Mounts in order: file system type, mount point, and whether the guest can do without it. `/tmp`
+/// is none, because the programs that a run needs may be there.
+const MOUNTS: [(&str, &str, bool); 10] = [
     ("proc", "/proc", false),
     ("sysfs", "/sys", false),
     ("devtmpfs", "/dev", false),
     ("devpts", "/dev/pts", true),
     ("tmpfs", "/dev/shm", true),
-    ("tmpfs", "/tmp", false),
     ("tmpfs", "/run", false),
     ("cgroup2", "/sys/fs/cgroup", true),
     ("bpf", "/sys/fs/bpf", true),

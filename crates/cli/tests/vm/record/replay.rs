@@ -13,7 +13,6 @@ use std::path::Path;
 use scxlab_lab::recorded::{self, Parameters};
 use scxlab_trace::TaskName;
 use serde_json::Value;
-use tempfile::TempDir;
 
 use super::{PRINTS, SHOW, decode};
 use crate::bench::{Bench, Done, metric, scxlab};
@@ -259,7 +258,7 @@ fn simulate(bench: &Bench, name: &str, bytes: &[u8], names: &Names) -> [Counts; 
 #[test]
 fn a_recording_of_a_real_kernel_replays() {
     let Some(bench) = Bench::new() else { return };
-    let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let cases = cases(&write_build(folder.path()));
     let mut script = format!("exec >/dev/console 2>&1\n{SHOW}\n");
     for Case { name, command, recordings, .. } in &cases {
