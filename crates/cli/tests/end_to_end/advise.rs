@@ -157,3 +157,15 @@ fn a_goal_for_a_target_that_simulates_is_refused() {
     assert_eq!(out.status.code(), Some(2));
     assert!(output(&["advise", "--help"]).status.success());
 }
+
+/// A difference that is certain, and too small to matter, is not called noise.
+#[test]
+fn small_differences_are_named() {
+    let both = ["-s", "goodness", "-s", "vtime", "--rounds", "3+12"];
+    let asked = ["advise", "-w", "schbench", "-m", "epyc-2s"];
+    let goals = ["-g", "p99:wakeup_latency@worker*,max:throughput"];
+    let advice = text(&[&asked[..], &both, &goals].concat());
+    assert!(advice.contains("no candidate is so much better that a change pays"), "{advice}");
+    assert!(advice.contains("differs from eevdf by too little"), "{advice}");
+    assert!(advice.contains("count as equal"), "{advice}");
+}

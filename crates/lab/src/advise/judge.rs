@@ -69,10 +69,20 @@ impl Paired {
         self.steps.abs() >= 1.0
     }
 
+    /// Tells whether the two differ, by too little to matter.
+    pub fn differs_too_little(&self) -> bool {
+        self.is_certain && !self.matters()
+    }
+
     /// Tells whether the two differ. With few worlds there is hardly an interval, and a difference
     /// that matters counts.
     fn are_told_apart(&self) -> bool {
         self.matters() && (self.is_certain || self.baseline.n < WORLDS_FOR_INTERVAL)
+    }
+
+    /// Tells whether the candidate is better, by however little.
+    pub fn gains(&self) -> bool {
+        self.is_certain && self.steps > 0.0
     }
 
     pub fn is_worse(&self) -> bool {
@@ -112,7 +122,7 @@ fn smallest_difference(measure: &Measure, size: f64) -> f64 {
 }
 
 /// Waits that differ by less, in ns, do not matter: the time in which an idle CPU wakes up.
-const WAIT_MIN_NS: f64 = 20_000.0;
+pub const WAIT_MIN_NS: f64 = 20_000.0;
 
 /// Returns the probability of so many wins or more, if wins and losses were equally likely.
 fn sign_test(wins: u32, losses: u32) -> f64 {

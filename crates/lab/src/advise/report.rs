@@ -10,7 +10,7 @@ mod tests;
 use std::fmt::Write;
 
 use super::goal::{Direction, Goals, Measure, Term};
-use super::judge::Standing;
+use super::judge::{Standing, WAIT_MIN_NS};
 use super::verify::{self, Verified};
 use super::{Advice, CandidateResult, Place, TermResult};
 use crate::metric::{self, Better, Unit};
@@ -132,11 +132,19 @@ fn stay(advice: &Advice) -> String {
         "nothing is decided, because the work ended before the decision".to_owned()
     } else if let Some((_, limit)) = advice.goals.limits.iter().enumerate().find(broken) {
         format!("no candidate keeps the limit {}", limit.text)
+    } else if advice.candidates.iter().any(gains_too_little) {
+        "no candidate is so much better that a change pays".to_owned()
     } else {
         "no candidate is better beyond noise".to_owned()
     };
     let _ = writeln!(text, ": {why}.");
     text
+}
+
+/// Tells whether a candidate that is not told from the default class has a gain.
+fn gains_too_little(candidate: &CandidateResult) -> bool {
+    matches!(candidate.place, Place::Finalist(Standing::Same))
+        && candidate.terms.iter().any(|t| t.paired.gains())
 }
 
 /// Returns the unit in which values of a term are shown.
@@ -201,6 +209,9 @@ fn verdict(candidate: &CandidateResult, goals: &Goals) -> String {
             let text = &goals.limits[limit].text;
             format!("breaks {text} in {broken} of {} worlds", candidate.worlds)
         }
+        Standing::Same if candidate.terms.iter().any(|t| t.paired.differs_too_little()) => {
+            format!("differs from {DEFAULT_CLASS} by too little")
+        }
         Standing::Same => format!("cannot be told from {DEFAULT_CLASS}"),
     }
 }
@@ -261,6 +272,15 @@ fn remarks(advice: &Advice, asked: &Asked<'_>) -> String {
     let mut text = String::new();
     for note in &advice.notes {
         let _ = write!(text, "\n{note}");
+    }
+    let terms = advice.candidates.iter().filter(|c| matches!(c.place, Place::Finalist(_)));
+    if terms.flat_map(|c| &c.terms).any(|t| t.paired.differs_too_little()) {
+        let _ = write!(
+            text,
+            "\nWaits that differ by less than {:.0} us or 3 %, and throughputs that differ by less than 1 %,\n\
+             count as equal.",
+            WAIT_MIN_NS / 1e3
+        );
     }
     let _ = writeln!(
         text,

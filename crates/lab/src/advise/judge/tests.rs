@@ -52,6 +52,10 @@ fn waits_of_microseconds_do_not_matter() {
     assert_eq!(order(text, &all), [0, 1, 2]);
     assert_eq!(standing(&goals(text), &all[0], &all[1], 0.01), Standing::Same);
     assert_eq!(standing(&goals(text), &all[2], &all[0], 0.01), Standing::Better { term: 0 });
+    let wait = &goals(text).objectives[0];
+    let differs =
+        |a: usize, b: usize| Paired::of(wait, &all[a][0], &all[b][0]).differs_too_little();
+    assert_eq!([differs(0, 1), differs(0, 2), differs(0, 0)], [true, false, false]);
 }
 
 #[test]
