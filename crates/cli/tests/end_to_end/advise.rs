@@ -169,3 +169,17 @@ fn small_differences_are_named() {
     assert!(advice.contains("differs from eevdf by too little"), "{advice}");
     assert!(advice.contains("count as equal"), "{advice}");
 }
+
+/// Advice that makes a wait longer tells a limit that rules it out.
+#[test]
+fn a_limit_rules_long_waits_out() {
+    let asked = ["advise", "-w", "hackbench,groups=4", "-m", "laptop-4c8t"];
+    let asked = [&asked[..], &["-s", "vtime,sleep_lag_ns=0", "--rounds", "3+12"]].concat();
+    let advice = text(&asked);
+    assert!(advice.contains("Use vtime,sleep_lag_ns=0"), "{advice}");
+    let limited = advice.lines().find_map(|line| line.strip_prefix("A limit rules that out: -g "));
+    let goals = limited.expect(&advice).trim_matches('\'').to_owned();
+    assert!(goals.starts_with("max:throughput,p99:wakeup_latency<"), "{goals}");
+    let advice = text(&[&asked[..], &["-g", &goals]].concat());
+    assert!(advice.contains("Stay with eevdf"), "{advice}");
+}

@@ -9,6 +9,8 @@ mod tests;
 
 use std::fmt::Write;
 
+use scxlab_workload::program::TimeSpan;
+
 use super::goal::{Direction, Goals, Measure, Term};
 use super::judge::{Standing, WAIT_MIN_NS};
 use super::verify::{self, Verified};
@@ -114,7 +116,28 @@ fn recommendation(advice: &Advice, best: &CandidateResult) -> String {
         let change = change_text(&result.paired.change);
         let _ = writeln!(text, "It is worse by {}: {change}.", result.term.text);
     }
+    if let Some(goals) = best.terms.iter().find_map(|result| with_limit(advice, result)) {
+        let _ = writeln!(text, "A limit rules that out: -g {}", quoted(&goals));
+    }
     text
+}
+
+/// Returns the goals with a limit in place of a wait by which a candidate is worse: halfway between
+/// the means of the default class and of the candidate, with two digits.
+fn with_limit(advice: &Advice, result: &TermResult) -> Option<String> {
+    let is_wait = result.term.measure.is_time() && result.term.better == Direction::Less;
+    if !is_wait || result.bound.is_some() || !result.paired.is_worse() {
+        return None;
+    }
+    let halfway = (result.paired.baseline.mean? + result.paired.candidate.mean?) / 2.0;
+    let halfway = halfway.max(1.0) as u64;
+    let digit = 10u64.pow(halfway.ilog10().saturating_sub(1));
+    let bound = TimeSpan(halfway / digit * digit);
+    let texts = goal_texts(&advice.goals).map(|text| match text == result.term.text {
+        true => format!("{text}<{bound}"),
+        false => text.to_owned(),
+    });
+    Some(texts.collect::<Vec<_>>().join(","))
 }
 
 fn stay(advice: &Advice) -> String {
