@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
+use scxlab_lab::results::quoted;
 use scxlab_live::job::this_machine;
 use scxlab_live::record::{RecordSpec, Recorded, Recording, Scope};
 use scxlab_trace::{PerfettoSink, Sink};
@@ -89,5 +90,9 @@ fn report(file: &Path, bytes: u64, recorded: &Recorded, nr_cpus: usize) -> Vec<S
         lines.push("warning: no task of the workload ran".into());
     }
     lines.extend(note.iter().map(|note| format!("note: {note}")));
+    if members > 0 {
+        let file = quoted(&file.display().to_string());
+        lines.push(format!("next: scxlab advise -w {file} -m {file}"));
+    }
     lines
 }

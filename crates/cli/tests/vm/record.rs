@@ -317,6 +317,7 @@ echo "a buffer too small: $?"
     for line in [
         "a small buffer: 0",
         "events are lost, because the buffer was full",
+        "next: scxlab advise -w /cgroup.pftrace -m /cgroup.pftrace",
         "a cgroup: 0",
         "a process: 0",
         "all: 0",
