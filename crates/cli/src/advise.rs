@@ -30,7 +30,7 @@ pub fn advise(args: &AdviseArgs) -> Result<()> {
     let goals = Goals::parse(&args.goal)?;
     let inputs = args.cache.inputs();
     let machine = Arc::new(input::machine(&args.machine, &inputs)?);
-    let named = args.workload()?;
+    let named = args.load.of(&args.workload)?;
     let workload = Workload::resolve(&named, &inputs)?;
     let program = match &workload {
         Workload::Program(program) => program,

@@ -300,12 +300,6 @@ impl RunArgs {
     }
 }
 
-impl AdviseArgs {
-    pub fn workload(&self) -> Result<String, CliError> {
-        self.load.of(&self.workload)
-    }
-}
-
 /// Tries schedulers with many settings in simulation, and says which one the workload should run
 /// on, how much better it is, and with how much confidence.
 ///
@@ -837,12 +831,6 @@ pub struct WorkloadShowArgs {
     /// Print the program as a workload file instead
     #[arg(long)]
     pub toml: bool,
-}
-
-impl WorkloadShowArgs {
-    pub fn workload(&self) -> Result<String, CliError> {
-        self.load.of(&self.workload)
-    }
 }
 
 #[derive(Debug, Args)]

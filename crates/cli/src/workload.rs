@@ -25,7 +25,7 @@ pub fn workload(command: &WorkloadCommand) -> Result<()> {
 }
 
 fn show(args: &WorkloadShowArgs, inputs: &Inputs) -> Result<()> {
-    let workload = args.workload()?;
+    let workload = args.load.of(&args.workload)?;
     if let Some(recorded) = input::recording(&workload, inputs)? {
         return match args.toml {
             true => print_toml(&recorded.replay.program),

@@ -303,7 +303,8 @@ fn guests_that_never_come_up_are_started_again(kernel: &Path) {
     };
     let (report, guests) = run(&[Attempt::First]).unwrap_or_else(|why| panic!("{why}"));
     assert_eq!(report.work_units() + guests[0].report.work_units(), 2);
-    let again = "all guests were started a second time, because once hung while it booted";
+    let again =
+        "all guests were started a second time, because guest \"once\" hung while it booted";
     assert_eq!(report.notes, [again]);
     assert!(qemu_threads().is_empty());
     let why = run(&[Attempt::First, Attempt::Last]).unwrap_err();

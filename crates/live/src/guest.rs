@@ -254,7 +254,8 @@ pub fn run(
     let (first, again) = match attempt(program, &config, host, &specs, Attempt::First) {
         Err(LiveError::Guest(GuestError { guest, never_came_up: Some(what), .. })) => {
             let again = format!(
-                "all guests were started a second time, because {guest} {what} while it booted"
+                "all guests were started a second time, because guest \"{guest}\" {what} while it \
+                 booted"
             );
             (attempt(program, &config, host, &specs, Attempt::Last), Some(again))
         }

@@ -2,6 +2,7 @@
 //! The options about a recording that several commands share.
 
 use clap::Args;
+use scxlab_workload::{WorkloadArg, parse_workload_arg};
 
 use crate::exit::CliError;
 
@@ -25,7 +26,7 @@ impl LoadArgs {
         let mut text = workload.to_owned();
         for (key, value) in [("scale", &self.scale), ("repeat", &self.repeat)] {
             let Some(value) = value else { continue };
-            if workload.starts_with("cmd:") {
+            if matches!(parse_workload_arg(workload), Ok(WorkloadArg::Command(_))) {
                 return Err(CliError::NoRecording { option: key });
             }
             text.push_str(&format!(",{key}={value}"));

@@ -142,3 +142,14 @@ fn an_rt_app_file_runs_under_one_scheduler_after_another() {
         "{done}"
     );
 }
+
+/// A script in `/tmp` of the host is there in the guest, whose `/tmp` anybody may write to.
+#[test]
+fn tmp_has_the_host_s_programs_and_is_anybody_s() {
+    let Some(bench) = Bench::new() else { return };
+    let script = bench.file("script", "#!/bin/sh\necho somebody wrote >$TMPDIR/file\n");
+    let line =
+        format!("setpriv --reuid 1000 --clear-groups {script} && cat $TMPDIR/file >/dev/console");
+    let programs = ["setpriv", "cat", &script];
+    bench.script(&["-s", "eevdf", "-m", "1n1c1t"], &line, &programs).says("somebody wrote");
+}

@@ -122,7 +122,7 @@ fn smallest_difference(measure: &Measure, size: f64) -> f64 {
 }
 
 /// Waits that differ by less, in ns, do not matter: the time in which an idle CPU wakes up.
-pub const WAIT_MIN_NS: f64 = 20_000.0;
+const WAIT_MIN_NS: f64 = 20_000.0;
 
 /// Returns the probability of so many wins or more, if wins and losses were equally likely.
 fn sign_test(wins: u32, losses: u32) -> f64 {

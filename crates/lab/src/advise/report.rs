@@ -12,7 +12,7 @@ use std::fmt::Write;
 use scxlab_workload::program::TimeSpan;
 
 use super::goal::{Direction, Goals, Measure, Term};
-use super::judge::{Standing, WAIT_MIN_NS};
+use super::judge::Standing;
 use super::verify::{self, Verified};
 use super::{Advice, CandidateResult, Place, TermResult};
 use crate::metric::{self, Better, Unit};
@@ -122,16 +122,17 @@ fn recommendation(advice: &Advice, best: &CandidateResult) -> String {
     text
 }
 
-/// Returns the goals with a limit in place of a wait by which a candidate is worse: halfway between
-/// the means of the default class and of the candidate, with two digits.
+/// Returns the goals with a limit in place of a time by which a candidate is worse: halfway between
+/// the means of the default class and of the candidate. They differ by 3 % at least, so that three
+/// digits tell the limit from both.
 fn with_limit(advice: &Advice, result: &TermResult) -> Option<String> {
-    let is_wait = result.term.measure.is_time() && result.term.better == Direction::Less;
-    if !is_wait || result.bound.is_some() || !result.paired.is_worse() {
+    let is_time = result.term.measure.is_time() && result.term.better == Direction::Less;
+    if !is_time || result.bound.is_some() || !result.paired.is_worse() {
         return None;
     }
     let halfway = (result.paired.baseline.mean? + result.paired.candidate.mean?) / 2.0;
     let halfway = halfway.max(1.0) as u64;
-    let digit = 10u64.pow(halfway.ilog10().saturating_sub(1));
+    let digit = 10u64.pow(halfway.ilog10().saturating_sub(2));
     let bound = TimeSpan(halfway / digit * digit);
     let texts = goal_texts(&advice.goals).map(|text| match text == result.term.text {
         true => format!("{text}<{bound}"),
@@ -296,13 +297,10 @@ fn remarks(advice: &Advice, asked: &Asked<'_>) -> String {
     for note in &advice.notes {
         let _ = write!(text, "\n{note}");
     }
-    let terms = advice.candidates.iter().filter(|c| matches!(c.place, Place::Finalist(_)));
-    if terms.flat_map(|c| &c.terms).any(|t| t.paired.differs_too_little()) {
-        let _ = write!(
-            text,
-            "\nWaits that differ by less than {:.0} us or 3 %, and throughputs that differ by less than 1 %,\n\
-             count as equal.",
-            WAIT_MIN_NS / 1e3
+    let finalists = advice.candidates.iter().filter(|c| matches!(c.place, Place::Finalist(_)));
+    if finalists.flat_map(|c| &c.terms).any(|t| t.paired.differs_too_little()) {
+        text.push_str(
+            "\nDifferences that are too small to matter count as equal (docs/guide/advise.md).",
         );
     }
     let _ = writeln!(

@@ -4,9 +4,9 @@
 //! Owns: mounts, limits, the loopback device, finding the result port.
 //! Does not: report errors to the host; the caller does so through the port.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,9 @@ pub(super) fn prepare() -> Result<(), String> {
             Ok(()) => {}
         }
     }
+    // For programs that do not run as root.
+    std::fs::set_permissions("/tmp", Permissions::from_mode(0o1777))
+        .map_err(|why| format!("the permissions of /tmp: {why}"))?;
     // Log everything from here on: the log is short, and shows what a scheduler did to the kernel.
     std::fs::write("/proc/sys/kernel/printk", "7")
         .map_err(|why| format!("the log's level: {why}"))?;
