@@ -142,6 +142,10 @@ impl Sys for GuestSys<'_> {
         self.host.charge(cost);
     }
 
+    fn atomic_time(&self, last: Option<CpuId>) -> (CpuId, Nanos) {
+        self.host.atomic_time(last)
+    }
+
     fn post(&mut self, at: Nanos, _cpu: CpuId, token: u64) {
         self.os.add_timer(0, at, Timer::Post(token));
         if self.v != 0 {

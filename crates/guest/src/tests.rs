@@ -53,6 +53,9 @@ impl Sys for Host {
     fn cpu_of(&self, _: TaskId) -> CpuId {
         CpuId(0)
     }
+    fn atomic_time(&self, _: Option<CpuId>) -> (CpuId, Nanos) {
+        (CpuId(0), 0)
+    }
     fn nr_cpus(&self) -> u32 {
         1
     }

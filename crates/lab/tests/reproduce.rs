@@ -130,6 +130,8 @@ fn mistakes_are_named_with_their_line() {
         ("[[rule]]\nworkload = 'a.toml'", "must be a generator or a [workload]"),
         ("[[rule]]\nnuma_balancing = 'maybe'", "must be one of off, on, ext, ext-3.9, ext-v5"),
         ("[[rule]]\nscale = '3*x'", "is no product of numbers"),
+        ("[[rule]]\nmetric = 'x*throughput'", "is no sum of W*NAME or NAME"),
+        ("[[rule]]\nmetric = 'throughput+'", "is no sum of W*NAME or NAME"),
         ("[[rule]]\nnoise = 'old'", "must have the form COLUMN/COLUMN"),
         ("[[rule]]\nmetrik = 'x'", "experiments/t.toml:12: unknown field `metrik`"),
         (

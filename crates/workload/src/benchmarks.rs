@@ -102,12 +102,16 @@ const COMMAND: &str = "cmd:";
 /// `vms`, `vcpus` and `vm.*` put a file's or a generator's program into guests. A path ends where
 /// the first `,vms=` or `,vcpus=` begins.
 ///
-/// ``` use scxlab_workload::{WorkloadArg, parse_workload_arg}; let WorkloadArg::Program(p) =
-/// parse_workload_arg("sleepers,tasks=8").unwrap() else { panic!() };
-/// assert_eq!(p.threads[0].instances, 8); let WorkloadArg::Command(c) =
-/// parse_workload_arg("cmd:perf bench 'sched pipe'").unwrap() else { panic!() }; assert_eq!(c,
-/// ["perf", "bench", "sched pipe"]);
-/// assert!(parse_workload_arg("sleeper").unwrap_err().to_string().contains("sleepers")); ```
+/// ```
+/// use scxlab_workload::{WorkloadArg, parse_workload_arg};
+///
+/// let WorkloadArg::Program(p) = parse_workload_arg("sleepers,tasks=8").unwrap() else { panic!() };
+/// assert_eq!(p.threads[0].instances, 8);
+/// let command = parse_workload_arg("cmd:perf bench 'sched pipe'").unwrap();
+/// let WorkloadArg::Command(words) = command else { panic!() };
+/// assert_eq!(words, ["perf", "bench", "sched pipe"]);
+/// assert!(parse_workload_arg("sleeper").unwrap_err().to_string().contains("sleepers"));
+/// ```
 pub fn parse_workload_arg(arg: &str) -> Result<WorkloadArg, WorkloadError> {
     parse(arg, false)
 }

@@ -131,6 +131,8 @@ pub struct Executor {
     sems: Vec<Sem>,
     pipes: Vec<Pipe>,
     spin_locks: Vec<SpinLock>,
+    /// Indexed by set of lines (`atomic`): the machine's CPU that wrote it last.
+    line_writers: Vec<Option<CpuId>>,
     spin_barriers: Vec<SpinBarrier>,
     timers: Vec<TimerState>,
     regions: Regions,
@@ -194,6 +196,7 @@ impl Executor {
             sems: Vec::new(),
             pipes: Vec::new(),
             spin_locks: Vec::new(),
+            line_writers: Vec::new(),
             spin_barriers: Vec::new(),
             timers: Vec::new(),
             regions: Regions::default(),

@@ -149,7 +149,7 @@ impl Kernel {
     /// Cost of getting a lock's cache line from the CPU that held the lock last; the uncontended
     /// cost if no other CPU held it last.
     #[inline]
-    fn transfer(machine: &Machine, last: Option<CpuId>, cpu: CpuId) -> Nanos {
+    pub(crate) fn transfer(machine: &Machine, last: Option<CpuId>, cpu: CpuId) -> Nanos {
         match last {
             Some(last) if last != cpu => Self::hand_over_on(machine, last, cpu),
             _ => machine.costs.lock.uncontended_ns,

@@ -292,6 +292,9 @@ pub trait Sys {
     fn hold_lock(&mut self, _task: TaskId, _held: bool) -> bool {
         false
     }
+    /// Returns the CPU of the machine on which the caller runs, and the time of an atomic
+    /// instruction there on a cache line that the CPU `last` of the machine wrote last.
+    fn atomic_time(&self, last: Option<CpuId>) -> (CpuId, Nanos);
     /// Records what runs on a virtual CPU, for the trace.
     fn guest_run(&mut self, _run: GuestRun) {}
     /// Names a guest, or a thread of it, for the trace.

@@ -30,6 +30,11 @@ impl Sys for Kernel {
         self.exec.cpu
     }
 
+    fn atomic_time(&self, last: Option<CpuId>) -> (CpuId, Nanos) {
+        let cpu = self.exec.cpu;
+        (cpu, Self::transfer(&self.machine, last, cpu))
+    }
+
     fn cpu_of(&self, task: TaskId) -> CpuId {
         self.tasks.get(task).map_or(self.exec.cpu, |t| t.cpu)
     }

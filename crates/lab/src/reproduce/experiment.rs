@@ -198,10 +198,10 @@ pub enum Resolved {
 pub struct Figure {
     pub setup: SetupText,
     pub kind: Kind,
-    /// Names of the metrics whose sum is the measure.
-    pub metric: Vec<String>,
-    /// Names of the metrics by whose sum the measure is divided; empty: none.
-    pub per: Vec<String>,
+    /// The metrics whose weighted sum is the measure.
+    pub metric: Vec<Term>,
+    /// The metrics by whose weighted sum the measure is divided; empty: none.
+    pub per: Vec<Term>,
     pub scale: f64,
     /// Whether the measure is the scale divided by the metric, as a time is by a rate.
     pub invert: bool,
@@ -213,6 +213,13 @@ pub struct Figure {
     pub vars: Vars,
     /// Line of the experiment's file with the last rule for the setup.
     pub line: usize,
+}
+
+/// One metric of a sum, such as `guest_spin` or `0.33*guest_spin`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Term {
+    pub weight: f64,
+    pub name: String,
 }
 
 /// What to run, as text.
@@ -365,6 +372,11 @@ impl Experiment {
             let fault = || self.fault(line, format!("scale \"{text}\" is no product of numbers"));
             product(&text).ok_or_else(fault)
         })?;
+        let terms = |text: String| {
+            let fault =
+                || self.fault(line, format!("metric \"{text}\" is no sum of W*NAME or NAME"));
+            terms(&text).ok_or_else(fault)
+        };
         let baseline = sum.baseline.map(|pairs| {
             let pairs = pairs.into_iter();
             pairs.map(|(k, v)| Ok((k, self.fill(line, &v, &vars)?))).collect()
@@ -380,8 +392,8 @@ impl Experiment {
         Ok(Resolved::Figure(Box::new(Figure {
             setup,
             kind: sum.figure.unwrap_or_default(),
-            metric: names(&need(sum.metric, "metric")?),
-            per: may(sum.per)?.map_or(Vec::new(), |text| names(&text)),
+            metric: terms(need(sum.metric, "metric")?)?,
+            per: may(sum.per)?.map_or(Ok(Vec::new()), terms)?,
             scale,
             invert: sum.invert.unwrap_or(false),
             better: sum.better.unwrap_or_default(),
@@ -523,9 +535,15 @@ fn product(text: &str) -> Option<f64> {
     factors.try_fold(1.0, |product, factor| Some(product * factor?))
 }
 
-/// Splits the names of metrics that are added.
-fn names(text: &str) -> Vec<String> {
-    text.split('+').map(|name| name.trim().to_owned()).collect()
+/// Splits a sum of metrics, each of which may have a product of numbers before its name. Returns
+/// None if a name is missing or a weight is no number.
+fn terms(text: &str) -> Option<Vec<Term>> {
+    let term = |text: &str| {
+        let (weight, name) = text.rsplit_once('*').unwrap_or(("1", text));
+        let name = name.trim().to_owned();
+        (!name.is_empty()).then_some(Term { weight: product(weight)?, name })
+    };
+    text.split('+').map(term).collect()
 }
 
 /// Whether the variables have the values that `when` asks for.

@@ -4,7 +4,7 @@
 //! Owns: the arithmetic of figures and effects. An effect is the factor by which the figure is
 //! better than its baseline: above 1 is better, whatever the direction of the measure.
 
-use super::experiment::{Better, Figure, Kind};
+use super::experiment::{Better, Figure, Kind, Term};
 use super::job::{KeptRun, Runs};
 use super::plan::{Cell, Content, Plan, PlannedFigure};
 use crate::stats::{Summary, change};
@@ -200,18 +200,23 @@ fn measures(figure: &Figure, runs: &[KeptRun]) -> Result<Vec<f64>, String> {
         if let Some(why) = &run.failed {
             return Err(why.clone());
         }
-        let sum = |names: &[String]| {
-            let value = |name: &String| {
-                run.metrics.get(name).copied().ok_or_else(|| format!("the run has no {name}"))
+        let sum = |terms: &[Term]| {
+            let value = |Term { weight, name }: &Term| {
+                let value =
+                    run.metrics.get(name).ok_or_else(|| format!("the run has no {name}"))?;
+                Ok(weight * value)
             };
-            names.iter().map(value).sum::<Result<f64, String>>()
+            terms.iter().map(value).sum::<Result<f64, String>>()
         };
         let mut metric = sum(&figure.metric)?;
         if !figure.per.is_empty() {
             metric /= sum(&figure.per)?;
         }
         match figure.invert {
-            true if metric == 0.0 => Err(format!("{} is 0", figure.metric.join("+"))),
+            true if metric == 0.0 => {
+                let names: Vec<&str> = figure.metric.iter().map(|term| &term.name[..]).collect();
+                Err(format!("{} is 0", names.join("+")))
+            }
             true => Ok(figure.scale / metric),
             false => Ok(figure.scale * metric),
         }

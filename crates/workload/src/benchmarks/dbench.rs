@@ -9,13 +9,14 @@
 //! sleeps until the disk has it; one commit serves all clients that wait. A unit is an operation.
 //! With `commit=0`, files are in memory, as on tmpfs. With `cache`, the page cache is a region of
 //! memory that all clients share, and `memory` percent of the work of each operation is access to
-//! it.
+//! it. With `lines`, each operation changes so many cache lines that all clients share.
 //! Leaves out: the writing back of the page cache; the queue of the disk; locks of
 //! directories (each client has its own); a flush that begins during a commit waits for the end of
 //! that commit, not for the next one.
 
 use super::{Generator, Params, param};
 use crate::error::WorkloadError;
+use crate::program::arg::MAX_LINES;
 use crate::program::region::ByteSize;
 use crate::program::work::{BufferArg, ComputeArg, MemoryUse};
 use crate::program::{
@@ -41,6 +42,11 @@ pub(super) const GENERATOR: Generator = Generator {
         ),
         param("cache", "0", "MiB of the page cache that reads and writes copy; 0: no region"),
         param("memory", "0", "percentage of the work that is access to the page cache of `cache`"),
+        param(
+            "lines",
+            "0",
+            "cache lines of the kernel, such as reference counts and statistics, that each operation changes and all clients share",
+        ),
         param("duration", "2s", "length of the run (-t), or none"),
     ],
     build,
@@ -113,10 +119,14 @@ fn build(params: &Params) -> Result<Program, WorkloadError> {
         offset: 0,
         size: None,
     });
+    let lines = params.number("lines", 0, MAX_LINES)?;
+    let shared = (lines > 0).then(|| Op::Atomic { lines: "kernel".into(), count: lines });
     let work = ComputeArg { work, memory };
     let round = order().into_iter();
-    let round =
-        round.flat_map(|operation| ops(operation, &work, &locked, cache.is_some(), commit > 0));
+    let round = round.flat_map(|operation| {
+        let own = ops(operation, &work, &locked, cache.is_some(), commit > 0);
+        shared.iter().cloned().chain(own)
+    });
     let round = round.collect();
     let client = ThreadTemplate {
         instances: params.number("clients", 1, 10_000)?,

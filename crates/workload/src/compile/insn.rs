@@ -25,12 +25,13 @@ pub enum ObjectKind {
     Pipe,
     SpinLock,
     SpinBarrier,
+    Lines,
     Timer,
     Region,
 }
 
 /// Number of kinds of shared objects.
-pub const NR_KINDS: usize = 9;
+pub const NR_KINDS: usize = 10;
 
 /// A reference to a shared object of the kind that the instruction implies. It is the object's
 /// index; or, with bit 31 set, the number of a slot (`Template::slots`), whose object differs
@@ -113,6 +114,10 @@ pub enum Insn {
     SpinLock(ObjectRef),
     SpinUnlock(ObjectRef),
     SpinBarrier(ObjectRef),
+    Atomic {
+        lines: ObjectRef,
+        count: u32,
+    },
     /// Index into `Tables::touches`.
     Touch(u32),
     /// A `touch` of a region. Index into `Tables::accesses`.
@@ -326,6 +331,9 @@ impl Lowering<'_> {
             Op::SpinLock(n) => Insn::SpinLock(self.object(ObjectKind::SpinLock, n)),
             Op::SpinUnlock(n) => Insn::SpinUnlock(self.object(ObjectKind::SpinLock, n)),
             Op::SpinBarrier(n) => Insn::SpinBarrier(self.object(ObjectKind::SpinBarrier, n)),
+            Op::Atomic { lines, count } => {
+                Insn::Atomic { lines: self.object(ObjectKind::Lines, lines), count: *count }
+            }
             Op::Touch(arg) => self.touch(arg),
             Op::Unmap => Insn::Unmap,
             Op::Io { bytes, null } => Insn::Io { bytes: *bytes, null: *null },

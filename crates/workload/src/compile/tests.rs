@@ -80,6 +80,8 @@ fn mistakes_are_refused_with_the_op_that_makes_them() {
         ("{ unlock = 'm' }", "thread \"a\", op 1 (unlock m): \"m\" is not locked here"),
         ("{ wait = { cond = 'c', mutex = 'm' } }", "\"m\" is not locked here"),
         ("{ spin_unlock = 's' }", "\"s\" is not locked here"),
+        ("{ atomic = { lines = 'l', count = 0 } }", "an op changes 1 to 64 counters"),
+        ("{ atomic = { lines = 'l', count = 65 } }", "an op changes 1 to 64 counters"),
         ("{ poll = { pipes = [] } }", "from 1 to 64 pipes"),
         ("{ poll = { pipes = ['p', ''] } }", "an empty name"),
         ("{ loop = { ops = [] } }", "its body is empty"),

@@ -264,6 +264,9 @@ impl Sys for Mock {
     fn cpu_of(&self, _task: TaskId) -> CpuId {
         CpuId(0)
     }
+    fn atomic_time(&self, last: Option<CpuId>) -> (CpuId, Nanos) {
+        (CpuId(0), if last == Some(CpuId(0)) { 10 } else { 100 })
+    }
     fn nr_cpus(&self) -> u32 {
         self.cpus.len() as u32
     }

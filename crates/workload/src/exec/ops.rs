@@ -53,6 +53,7 @@ impl Executor {
             Insn::SpinLock(s) => self.spin_lock(sys, t, s),
             Insn::SpinUnlock(s) => self.spin_unlock(sys, t, s),
             Insn::SpinBarrier(s) => self.spin_barrier(sys, t, s),
+            Insn::Atomic { lines, count } => self.atomic(sys, t, lines, count),
             Insn::LoopInit { slot, end, times } => {
                 let thread = &mut self.threads[t];
                 match times {

@@ -83,6 +83,7 @@ impl Executor {
         self.conds.resize_with(count(ObjectKind::Cond), Cond::default);
         self.timers.resize_with(count(ObjectKind::Timer), TimerState::default);
         self.spin_locks.resize_with(count(ObjectKind::SpinLock), SpinLock::default);
+        self.line_writers.resize(count(ObjectKind::Lines), None);
         for name in objects.names(ObjectKind::Mutex).iter().skip(self.mutexes.len()) {
             self.mutexes.push(Mutex::new(self.program.is_barging(name)));
         }

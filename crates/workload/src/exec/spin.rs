@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Objects on which threads spin: spin locks and spinning barriers.
+//! Objects on which threads spin: spin locks and spinning barriers. Cache lines that threads share.
 //!
-//! Owns: the order in which the spinners came. Does not: decide which spinner gets a lock that is
-//! released. The kernel decides (`Sys::next_spinner`); with the simulated kernel's default, a
-//! preempted spinner keeps its ticket, and the spinners behind it wait for it.
+//! Owns: the order in which the spinners came, and which CPU wrote a line last.
+//! Does not: decide which spinner gets a lock that is released. The kernel decides
+//! (`Sys::next_spinner`); by default, a preempted spinner keeps its ticket, and the spinners behind
+//! it wait for it.
 
 use std::collections::VecDeque;
 
 use scxlab_kernel::behavior::{Sys, TaskStep};
+use scxlab_machine::id::Nanos;
 
 use super::{Executor, Flow, Wait};
 use crate::compile::insn::{ObjectRef, WaitObject};
@@ -101,6 +103,21 @@ impl Executor {
         // Put the vector of waiters back, so that the next round of the barrier allocates nothing.
         others.clear();
         self.spin_barriers[s].waiters = others;
+        Flow::Next
+    }
+
+    /// Charges the caller for atomic instructions on lines that it gets from their last writer.
+    pub(super) fn atomic(
+        &mut self,
+        sys: &mut dyn Sys,
+        t: usize,
+        lines: ObjectRef,
+        count: u32,
+    ) -> Flow {
+        let writer = &mut self.line_writers[lines.index(&self.threads[t].binding)];
+        let (cpu, time) = sys.atomic_time(*writer);
+        *writer = Some(cpu);
+        sys.charge(time.saturating_mul(Nanos::from(count)));
         Flow::Next
     }
 

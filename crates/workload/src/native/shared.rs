@@ -14,7 +14,7 @@ use super::error::RefusedCallKind;
 use super::pipe::Pipe;
 use super::plan::Tables;
 use super::region;
-use super::sync::{Barrier, Cond, Guard, Mutex, Sem, SpinBarrier, SpinLock};
+use super::sync::{Barrier, Cond, Guard, Lines, Mutex, Sem, SpinBarrier, SpinLock};
 use super::sys::{self, Errno};
 use crate::compile::insn::ObjectKind;
 
@@ -218,6 +218,7 @@ pub struct Shared {
     pub pipes: &'static [Pipe],
     pub spin_locks: &'static [SpinLock],
     pub spin_barriers: &'static [SpinBarrier],
+    pub lines: &'static [Lines],
     pub timers: &'static [Timer],
 }
 
@@ -306,6 +307,7 @@ impl Shared {
                 pipes: c.take(count(ObjectKind::Pipe)),
                 spin_locks: c.take(count(ObjectKind::SpinLock)),
                 spin_barriers: c.take(count(ObjectKind::SpinBarrier)),
+                lines: c.take(count(ObjectKind::Lines)),
                 timers: c.take(count(ObjectKind::Timer)),
             }
         }

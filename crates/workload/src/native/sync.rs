@@ -20,6 +20,7 @@ use super::shared::Slot;
 use super::sys::{futex_wait, futex_wake};
 use super::worker::{End, Flow, Thread};
 use crate::compile::insn::WaitObject;
+use crate::program::arg::MAX_LINES;
 
 /// A futex word: 0 if it is free, 1 if it is held, and 2 if it is held and a thread may sleep on
 /// it.
@@ -158,6 +159,13 @@ pub struct SpinLock {
     serving: AtomicU32,
     owner: AtomicU32,
 }
+
+/// Counters of `atomic`.
+#[repr(C)]
+pub struct Lines([Line; MAX_LINES as usize]);
+
+#[repr(C, align(64))]
+struct Line(AtomicU64);
 
 #[repr(C)]
 pub struct SpinBarrier {
@@ -378,6 +386,12 @@ impl Thread {
         if lock.owner.load(Relaxed) == self.index + 1 {
             lock.owner.store(0, Relaxed);
             lock.serving.fetch_add(1, Release);
+        }
+    }
+
+    pub fn atomic(&self, lines: usize, count: u32) {
+        for line in self.env.shared.lines[lines].0.iter().take(count as usize) {
+            line.0.fetch_add(1, Relaxed);
         }
     }
 

@@ -272,6 +272,7 @@ impl Thread {
             Insn::Broadcast(c) => self.signal(c.index(b), u32::MAX),
             Insn::SemPost(s) => self.sem_post(s.index(b)),
             Insn::SpinUnlock(s) => self.spin_unlock(s.index(b)),
+            Insn::Atomic { lines, count } => self.atomic(lines.index(b), count),
             Insn::PhaseBegin => self.phase_begin(),
             Insn::PhaseEnd => self.phase_end(),
             Insn::Count(units) => self.count(units),

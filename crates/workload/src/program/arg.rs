@@ -10,6 +10,9 @@ use crate::program::time_span::MAX_NANOS;
 /// Maximum number of bytes that one op may transfer or touch.
 pub const MAX_BYTES: u64 = 1 << 40;
 
+/// Maximum number of cache lines that one op may change.
+pub const MAX_LINES: u32 = 64;
+
 /// A kind of argument.
 pub trait Arg {
     type Value;
@@ -56,6 +59,7 @@ object_names! {
     Sem: "name of a semaphore", "\"s\"";
     Pipe: "name of a pipe", "\"p{i}\"";
     SpinLock: "name of a spin lock", "\"l\"";
+    Lines: "name of a set of cache lines", "\"refs\"";
     SpinBarrier: "name of a spinning barrier", "\"b\"";
     Timer: "name of a timer", "\"t\"";
 }

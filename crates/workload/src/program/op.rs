@@ -135,6 +135,10 @@ macro_rules! ops {
     };
 }
 
+fn one_line() -> u32 {
+    1
+}
+
 kinds! {
     /// Names of the pipes that one op watches.
     Pipes(Vec<String>): "names of 1 to 64 pipes", "[\"p{i}\", \"q\"]",
@@ -143,6 +147,9 @@ kinds! {
             pipes.iter().try_for_each(|pipe| object_name(pipe))
         },
         |_, pipes| pipes.join(" ");
+    LineCount(u32): "1 to 64", "4",
+        |count| within((1..=MAX_LINES).contains(count), "an op changes 1 to 64 counters"),
+        |_, count| count.to_string();
     Timeout(Option<TimeSpan>): "time with unit, at most 1000000000s", "\"10ms\"",
         |span| span.as_ref().map_or(Ok(()), Span::check),
         |_, span| span.map_or(String::new(), |span| format!("timeout={span}"));
@@ -262,6 +269,18 @@ ops! {
     /// Releases the spin lock.
     "spin_unlock" = SpinUnlock(lock: SpinLock),
         refused: "without a `spin_lock` of it before it in the thread's text.";
+
+    /// Adds to counters that threads share, each in a cache line of its own, by one atomic
+    /// instruction each, as for reference counts and statistics. A line that another CPU wrote last
+    /// comes from that CPU, in the time that a lock takes for the way (`lock.hand_over` of the
+    /// machine); accesses of two CPUs at the same time do not wait for each other. In a guest, what
+    /// counts is the machine's CPU.
+    "atomic" = Atomic {
+        lines: Lines,
+        /// Number of counters. Default: 1.
+        #[serde(default = "one_line")]
+        count: LineCount,
+    };
 
     /// Spins until all parties are at the barrier, which are counted as for `barrier`.
     "spin_barrier" = SpinBarrier(barrier: SpinBarrier);

@@ -8,6 +8,7 @@ use crate::{Test, program, run, run_clean, task};
 pub const TESTS: &[Test] = &[
     ("locks_exclude", locks_exclude),
     ("spin_locks_exclude", spin_locks_exclude),
+    ("counters_need_no_lock", counters_need_no_lock),
     ("barriers_keep_rounds_apart", barriers_keep_rounds_apart),
     ("a_declared_barrier_lets_some_through", a_declared_barrier_lets_some_through),
     ("conditions_wake_one_or_all", conditions_wake_one_or_all),
@@ -62,6 +63,15 @@ fn locks_exclude() {
 
 fn spin_locks_exclude() {
     excludes("", "{ spin_lock = 'l' },", "{ spin_unlock = 'l' }");
+}
+
+fn counters_need_no_lock() {
+    let report = run_clean(
+        "[[thread]]\nname = 'a'\ninstances = 3\nprocess = 'p{i/2}'\n\
+         ops = [{ loop = { times = 1000, ops = [{ atomic = { lines = 'l', count = 64 } }, \
+         { atomic = { lines = 'own{i}' } }, { count = 1 }] } }]",
+    );
+    assert_eq!(report.work_units(), 3000);
 }
 
 fn barriers_keep_rounds_apart() {
