@@ -28,7 +28,7 @@ mod tests;
 mod user;
 mod value;
 
-pub use create::MapError;
+pub use create::{MapError, is_modelled};
 pub(crate) use ops::{Cpus, in_place_key};
 pub use table::MapTable;
 pub(crate) use value::{MapCtx, Source};

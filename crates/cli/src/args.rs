@@ -492,7 +492,7 @@ pub enum EngineArg {
 pub enum Format {
     /// Text for people
     Table,
-    /// JSON for programs, as docs/reference/results.schema.json describes it
+    /// JSON for programs
     Json,
 }
 

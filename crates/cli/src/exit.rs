@@ -359,20 +359,8 @@ pub fn guarded(command: impl FnOnce() -> anyhow::Result<()> + UnwindSafe) -> Exi
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {
-    if is_closed_pipe(error) {
-        return Code::Success.into();
-    }
     output::say(&format!("error: {error}"));
     code_of(error).into()
-}
-
-/// Tells whether the output pipe was closed, as in `scxlab ... | head`. That is no failure.
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    let is = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
-    error.chain().any(|cause| match cause.downcast_ref::<CliError>() {
-        Some(CliError::Write { error, .. }) => is(error),
-        _ => cause.downcast_ref::<io::Error>().is_some_and(is),
-    })
 }
 
 pub fn code_of(error: &anyhow::Error) -> Code {
@@ -417,8 +405,12 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     if let Some(e) = cause.downcast_ref::<VmError>() {
         return Some(of_vm(e));
     }
-    if let Some(ShrinkError::NotEjected(_)) = cause.downcast_ref() {
-        return Some(Code::Input);
+    if let Some(e) = cause.downcast_ref::<ShrinkError>() {
+        return Some(match e {
+            ShrinkError::NotEjected(_) => Code::Input,
+            ShrinkError::Prepare(e) => of_prepare(e),
+            ShrinkError::Sim(e) => of_sim(e),
+        });
     }
     if let Some(e) = cause.downcast_ref::<SetupError>() {
         return Some(match e {
@@ -633,6 +625,7 @@ fn of_link(error: &LinkError) -> Code {
         // A missing extern is no error in the object: a real kernel may have the symbol that
         // the simulator lacks.
         LinkErrorKind::MissingExterns(_) => Code::Unmodelled,
+        LinkErrorKind::Map(ref e) if e.unmodelled => Code::Unmodelled,
         _ => Code::Input,
     }
 }

@@ -18,9 +18,9 @@ use crate::exit::CliError;
 
 pub use scxlab_lab::report::document::visible;
 
-/// Prints a line to standard error.
+/// Prints a line to standard error. If nobody reads it, that is no failure.
 pub fn say(line: &str) {
-    eprintln!("{}", visible(line));
+    let _ = writeln!(io::stderr(), "{}", visible(line));
 }
 
 /// Prints text to standard output.
@@ -44,11 +44,16 @@ fn screen() -> Screen {
     }
 }
 
-/// Writes text to standard output, as it is.
+/// Writes text to standard output, as it is. A reader that has gone, as in `scxlab ... | head`, is
+/// no failure, and ends nothing but the printing.
 fn write_out(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    let result = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    result.map_err(|error| CliError::Write { what: "standard output".into(), error }.into())
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(CliError::Write { what: "standard output".into(), error }.into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks that a file can be written, before the work for it begins.

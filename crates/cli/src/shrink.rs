@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use scxlab_lab::input::{self, SchedulerInput, Workload};
+use scxlab_lab::results::quoted;
 use scxlab_lab::session::{CAP, PERTURB};
 use scxlab_lab::shrink::{Request, shrink as shrink_run};
 use scxlab_workload::program::to_toml;
@@ -47,10 +48,10 @@ pub fn shrink(args: &ShrinkArgs) -> Result<()> {
     })?;
     let file = &args.output;
     let command = format!(
-        "scxlab run -s '{}' -w {} -m '{}' --seed {}",
-        args.scheduler,
-        file.display(),
-        small.machine,
+        "scxlab run -s {} -w {} -m {} --seed {}",
+        quoted(&args.scheduler.to_string()),
+        quoted(&file.display().to_string()),
+        quoted(&small.machine),
         args.seed
     );
     let (before, after) = small.threads;

@@ -23,8 +23,8 @@ use std::sync::atomic::AtomicBool;
 pub struct Bpf {
     pub btf: Arc<Btf>,
     pub(crate) vars: KernelVars,
-    /// Handlers of kernel functions, indexed by `KfuncId`.
-    pub(crate) kfuncs: Box<[Handler]>,
+    /// Handlers of kernel functions and their groups (`kfunc::context`), indexed by `KfuncId`.
+    pub(crate) kfuncs: Box<[(Handler, u8)]>,
     pub(crate) insn_time: InsnTime,
     pub(crate) prandom: Stream,
     /// Locks of programs, by guest address.

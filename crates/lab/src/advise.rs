@@ -202,7 +202,7 @@ pub struct Advice {
     pub rounds: Rounds,
     /// The reason why the work ended early.
     pub unfinished: Option<String>,
-    /// Remarks on the goals.
+    /// Remarks on the goals, and those on the workload, such as what of a recording is missing.
     pub notes: Vec<String>,
 }
 
@@ -293,6 +293,7 @@ fn answerable(
         return Err(AdviseError::NoGoal { why: notes.join("; ") });
     }
     goals.objectives = kept;
+    notes.extend(request.program.notes.iter().cloned());
     Ok((goals, notes))
 }
 

@@ -6,6 +6,8 @@
 mod scaled;
 #[path = "recordings/servers.rs"]
 mod servers;
+#[path = "recordings/text.rs"]
+mod text;
 #[path = "recordings/workloads.rs"]
 mod workloads;
 

@@ -16,7 +16,7 @@ pub enum LiveError {
     NotRoot,
     #[error(
         "this kernel ({release}) has no sched_ext: it needs Linux 6.12 or later with CONFIG_SCHED_CLASS_EXT; \
-         --on vm brings one"
+         `scxlab run --on vm` brings one"
     )]
     NoSchedExt { release: String },
     #[error("this kernel ({release}) does not show its types (CONFIG_DEBUG_INFO_BTF): {why}")]

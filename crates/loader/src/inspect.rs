@@ -123,8 +123,8 @@ pub fn inspect(open: &OpenObject, target: &impl Target) -> Result<ObjectReport, 
         name: object.name.clone(),
         license: object.license.clone(),
         programs: programs(object),
-        missing: missing(&externs, &tables, target),
-        poisoned: poisoned(&externs, &fields),
+        missing: missing(object, &externs, &tables, target),
+        poisoned: poisoned(&externs, &fields, &helpers(object), target),
         maps: object.maps.iter().map(map_info).collect(),
         helpers: helpers(object),
         knobs: open.globals.knobs(),
@@ -325,8 +325,23 @@ fn sections(object: &Object) -> Vec<SectionInfo> {
     object.sections.iter().map(info).collect()
 }
 
-fn missing(externs: &[ExternInfo], tables: &[TableInfo], target: &impl Target) -> Vec<String> {
+fn missing(
+    object: &Object,
+    externs: &[ExternInfo],
+    tables: &[TableInfo],
+    target: &impl Target,
+) -> Vec<String> {
     let mut lines = Vec::new();
+    if !tables.is_empty() && !object.is_gpl_compatible() {
+        lines.push(format!("a licence compatible with the GPL; it has \"{}\"", object.license));
+    }
+    let maps = object.maps.iter().map(map_info);
+    for map in maps.filter(|map| !scxlab_bpf::map::is_modelled(map.map_type)) {
+        lines.push(format!(
+            "maps of the type {}, which are not modelled ({})",
+            map.type_name, map.name
+        ));
+    }
     for ext in externs.iter().filter(|e| !e.weak) {
         if let ExternBinding::Absent(why) = ext.state {
             lines.push(format!("{} ({why})", ext.name));
@@ -346,7 +361,12 @@ fn missing(externs: &[ExternInfo], tables: &[TableInfo], target: &impl Target) -
     lines
 }
 
-fn poisoned(externs: &[ExternInfo], fields: &[FieldInfo]) -> Vec<String> {
+fn poisoned(
+    externs: &[ExternInfo],
+    fields: &[FieldInfo],
+    helpers: &[HelperInfo],
+    target: &impl Target,
+) -> Vec<String> {
     let absent_field = |f: &&FieldInfo| {
         let must_exist = f.kind.is_field() || f.kind == RelocKind::EnumvalValue;
         !f.found && must_exist && !f.kind.is_existence_check()
@@ -356,6 +376,11 @@ fn poisoned(externs: &[ExternInfo], fields: &[FieldInfo]) -> Vec<String> {
         if let ExternBinding::Absent(why) = ext.state {
             lines.push(format!("{} ({why})", ext.name));
         }
+    }
+    for helper in helpers.iter().filter(|helper| !target.helper(helper.id)) {
+        let name = scxlab_bpf::helper::name(helper.id);
+        let name = name.map_or_else(|| format!("helper {}", helper.id), |n| format!("helper {n}"));
+        lines.push(format!("{name} (not modelled)"));
     }
     lines
 }

@@ -50,6 +50,10 @@ pub trait Target {
     fn ksym_var(&self, name: &str) -> Option<KsymVar>;
     /// Configuration values, `LINUX_KERNEL_VERSION` among them.
     fn kconfig(&self, name: &str) -> Option<KconfigValue>;
+    /// Whether programs can call the helper with this number.
+    fn helper(&self, id: u32) -> bool {
+        scxlab_bpf::helper::implemented(id)
+    }
     /// Arguments of a struct's callback, counted from 0, that may be NULL.
     fn nullable_args(&self, _struct_name: &str, _member: &str) -> &[u32] {
         &[]
@@ -190,6 +194,9 @@ impl OpenObject {
         let tables = struct_ops::match_kernel(&self.object, &self.tables, target.btf())?;
         let externs = externs::bind(&self.object, target)?;
         let programs = self.programs_to_load(&tables)?;
+        if !tables.is_empty() && !self.object.is_gpl_compatible() {
+            return Err(error::LinkErrorKind::Licence { licence: self.object.license.clone() });
+        }
         let mut code = code::select(&self.object, &programs);
         code.relocate_core(&self.object, target.btf())?;
         crate::verify::nullable_args(&self.object, &tables, target)?;

@@ -80,7 +80,16 @@ pub mod code {
     }
 }
 
+/// Licences that the kernel takes as compatible with the GPL (`license_is_gpl_compatible()`).
+const GPL_COMPATIBLE: [&str; 6] =
+    ["GPL", "GPL v2", "GPL and additional rights", "Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL"];
+
 impl Object {
+    /// Whether the licence lets the object call kernel functions, and be a scheduler.
+    pub fn is_gpl_compatible(&self) -> bool {
+        GPL_COMPATIBLE.contains(&self.license.as_str())
+    }
+
     /// Reads an ELF file. `name` is only for messages.
     pub fn parse(bytes: &[u8], name: &str) -> Result<Object, ObjectError> {
         Self::parse_inner(bytes, name).map_err(|what| ObjectError { object: name.to_owned(), what })

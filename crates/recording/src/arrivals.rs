@@ -49,6 +49,10 @@ pub(crate) fn vary(ops: &mut [Op], stream: &mut Stream) {
             _ => {}
         }
     }
+    // What comes after the last arrival is the rest of the pass, and no gap between arrivals.
+    if ops.last().is_some_and(is_arrival) {
+        gaps.pop();
+    }
     let total: Nanos = gaps.iter().copied().fold(0, Nanos::saturating_add);
     let mut times = times(&gaps, gaps.len(), total, stream).into_iter();
     let mut last = 0;
@@ -56,7 +60,7 @@ pub(crate) fn vary(ops: &mut [Op], stream: &mut Stream) {
         Op::Timer { name, period, .. } if name == ARRIVALS => Some(period),
         _ => None,
     });
-    for period in arrivals {
+    for period in arrivals.take(gaps.len()) {
         let at = times.next().unwrap_or(total);
         *period = TimeSpan(at - last);
         last = at;
@@ -116,6 +120,28 @@ mod tests {
         ops.iter()
             .filter_map(|op| if let Op::Timer { period, .. } = op { Some(period.0) } else { None })
             .collect()
+    }
+
+    /// The time from the last arrival to the end of the pass is none between arrivals.
+    #[test]
+    fn the_rest_of_a_pass_stays_at_its_end() {
+        let timer = |us: u64| {
+            format!(
+                "{{ timer = {{ name = '{ARRIVALS}', period = '{us}us', mode = 'absolute', unique = true }} }}"
+            )
+        };
+        let ops = ["{ compute = '5us' }".to_owned(), timer(10), timer(20), timer(90_000)];
+        let text = format!(
+            "[[thread]]\nname = 't'\nops = [{{ loop = {{ ops = [{}] }} }}]",
+            ops.join(", ")
+        );
+        let before = scxlab_workload::load("t.toml", &text).unwrap();
+        for seed in 1..=20 {
+            let mut program = before.clone();
+            vary_arrivals(&mut program, seed);
+            let after = periods(&program);
+            assert!(after[0] + after[1] == 30_000 && after[2] == 90_000_000, "{after:?}");
+        }
     }
 
     #[test]

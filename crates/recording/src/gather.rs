@@ -152,10 +152,14 @@ impl Recorder {
                 self.history.tasks[task as usize].run_ns += end.saturating_sub(since);
             }
         }
+        // A task that waits while a CPU is idle got one soon, at a switch that is missing.
+        let all_busy = self.cpus.ids().all(|cpu| self.cpus.task(cpu).is_some());
         for task in 0..self.tracks.len() {
             self.forget_early(task as TaskIndex);
             self.close(task as TaskIndex);
-            if let State::Ready { since } = self.tracks[task].state {
+            if let State::Ready { since } = self.tracks[task].state
+                && all_busy
+            {
                 self.history.tasks[task].wait_ns += end.saturating_sub(since);
             }
         }
@@ -334,12 +338,15 @@ impl Recorder {
     ) {
         let tgid = |id: Option<TaskId>| id.and_then(|id| names.task(id)).map_or(0, |n| n.tgid);
         let mm = if tgid(prev) == tgid(next) { 0 } else { self.overhead.switch_mm() };
-        if let Some(prev) = prev {
-            let task = self.task(prev, names);
-            self.switch_out(at, cpu, task, state, mm);
-            if state == PrevState::Exited {
-                self.slots[prev.idx()] = None;
+        match prev {
+            Some(prev) => {
+                let task = self.task(prev, names);
+                self.switch_out(at, cpu, task, state, mm);
+                if state == PrevState::Exited {
+                    self.slots[prev.idx()] = None;
+                }
             }
+            None => self.leave_unseen(cpu),
         }
         match next {
             Some(next) => {
@@ -348,6 +355,33 @@ impl Recorder {
             }
             None => self.set_task(at, cpu, None),
         }
+    }
+
+    /// Takes a task of which an event shows that it runs on the CPU, although the switch to it is
+    /// missing, as running there since it was woken, or from now on. Returns false if the task runs
+    /// elsewhere.
+    fn run_unseen(&mut self, at: Nanos, cpu: CpuId, task: TaskIndex) -> bool {
+        self.history.inconsistent += 1;
+        let since = match self.tracks[task as usize].state {
+            State::Running | State::Dead => return false,
+            State::Ready { since } => since,
+            State::Asleep { .. } | State::Unknown => at,
+        };
+        self.leave_unseen(cpu);
+        self.switch_in(since.max(self.cpus.from(cpu)).min(at), cpu, task);
+        true
+    }
+
+    /// Takes the CPU's task as asleep since its last event, because a later one shows that it no
+    /// longer runs, and the switch away from it is missing.
+    fn leave_unseen(&mut self, cpu: CpuId) {
+        let Some(task) = self.cpus.task(cpu) else { return };
+        self.history.inconsistent += 1;
+        let at = self.cpus.from(cpu);
+        let since = self.tracks[task as usize].switched_in;
+        self.history.tasks[task as usize].run_ns += at.saturating_sub(since);
+        self.tracks[task as usize].state = self.sleep(at, task, false);
+        self.set_task(at, cpu, None);
     }
 
     /// Sets the task that runs on a CPU.
@@ -367,10 +401,8 @@ impl Recorder {
                 self.tracks[task as usize].switched_in = start;
                 self.cpus.set_task(cpu, Some(task), start);
             }
-            _ => {
-                self.history.inconsistent += 1;
-                return;
-            }
+            _ if self.run_unseen(at, cpu, task) => {}
+            _ => return,
         }
         let sleeps = matches!(state, PrevState::Sleeping | PrevState::Uninterruptible);
         let dequeue = if sleeps { self.overhead.dequeue } else { 0 };
@@ -392,7 +424,7 @@ impl Recorder {
         match (early, self.tracks[task as usize].state) {
             (Some(wake), State::Asleep { sleep }) if wake.at.saturating_add(CALL_LENGTH) >= at => {
                 self.tracks[task as usize].early = None;
-                self.end_sleep(at, task, sleep, wake.by);
+                self.end_sleep(at, task, sleep, (wake.by, 0));
                 self.tracks[task as usize].state = State::Ready { since: at };
             }
             _ => self.forget_early(task),
@@ -420,7 +452,14 @@ impl Recorder {
             return State::Asleep { sleep: NO_SLEEP };
         }
         let (sleep, step) = (sleeps.len() as u32, steps.len() as u32);
-        sleeps.push(Sleep { from, until: None, by: Waker::Unknown, step, uninterruptible });
+        sleeps.push(Sleep {
+            from,
+            until: None,
+            by: Waker::Unknown,
+            late: 0,
+            step,
+            uninterruptible,
+        });
         self.push(task, Step::Sleep(sleep));
         State::Asleep { sleep }
     }
@@ -431,7 +470,10 @@ impl Recorder {
                 self.history.tasks[task as usize].wait_ns += at.saturating_sub(since);
             }
             // The recording has no wake-up.
-            State::Asleep { sleep } => self.end_sleep(at, task, sleep, Waker::Unknown),
+            State::Asleep { sleep } => {
+                let late = self.late(at, cpu) + self.overhead.after_wake + self.overhead.switch;
+                self.end_sleep(at, task, sleep, (Waker::Unknown, late));
+            }
             State::Unknown => {}
             State::Running | State::Dead => self.history.inconsistent += 1,
         }
@@ -441,10 +483,18 @@ impl Recorder {
         self.set_task(at, cpu, Some(task));
     }
 
-    fn end_sleep(&mut self, at: Nanos, task: TaskIndex, sleep: u32, by: Waker) {
+    fn end_sleep(&mut self, at: Nanos, task: TaskIndex, sleep: u32, (by, late): (Waker, Nanos)) {
         if let Some(sleep) = self.history.tasks[task as usize].sleeps.get_mut(sleep as usize) {
             (sleep.until, sleep.by) = (Some(at), by);
+            sleep.late = u32::try_from(late).unwrap_or(u32::MAX);
         }
+    }
+
+    /// Returns the time from an interrupt on this CPU until the wake-up that it causes.
+    fn late(&self, at: Nanos, cpu: CpuId) -> Nanos {
+        let since = self.cpus.from(cpu).max(self.history.start);
+        let idle = self.cpus.task(cpu).is_none().then(|| at.saturating_sub(since));
+        idle.map_or(0, |idle| self.overhead.idle_exit(idle)) + self.overhead.before_interrupt_wake
     }
 
     fn wakeup(
@@ -458,7 +508,11 @@ impl Recorder {
         self.history.has_wakeups = true;
         let task = self.task(task, names);
         let waker = waker.map(|waker| self.task(waker, names));
+        if let Some(waker) = waker.filter(|w| self.cpus.task(cpu).is_none() && *w != task) {
+            self.run_unseen(at, cpu, waker);
+        }
         let by = waker.filter(|w| self.cpus.task(cpu) == Some(*w));
+        let late = if waker.is_none() { self.late(at, cpu) } else { 0 };
         match by {
             Some(waker) => self.leave_user_mode(at, cpu, waker),
             None => self.run_to(cpu, at.saturating_sub(self.overhead.before_interrupt_wake)),
@@ -487,7 +541,7 @@ impl Recorder {
             State::Ready { .. } | State::Dead => return,
         };
         let source = waker.map_or(Waker::Interrupt, Waker::Task);
-        self.end_sleep(at, task, sleep, source);
+        self.end_sleep(at, task, sleep, (source, late));
         self.tracks[task as usize].state = State::Ready { since: at };
         if let Some(waker) = waker.filter(|_| sleep != NO_SLEEP) {
             self.push(waker, Step::Wake(task, sleep));
@@ -567,10 +621,19 @@ impl Recorder {
         child: TaskId,
         names: &Names,
     ) {
-        let parent = parent.map(|parent| self.task(parent, names));
-        let origin = parent.map_or(Origin::Start, Origin::Fork);
+        let known = parent.map(|parent| self.task(parent, names));
+        if let Some(parent) = known.filter(|_| self.cpus.task(cpu).is_none()) {
+            self.run_unseen(at, cpu, parent);
+        }
+        // The program of a parent that runs elsewhere does not show where it forks.
+        let parent = known.filter(|parent| self.cpus.task(cpu) == Some(*parent));
+        let origin = match (parent, known) {
+            (Some(parent), _) => Origin::Fork(parent),
+            (None, Some(_)) => Origin::Appeared,
+            (None, None) => Origin::Start,
+        };
         let child = self.forked(at, child, names, origin);
-        let Some(parent) = parent.filter(|p| self.cpus.task(cpu) == Some(*p)) else { return };
+        let Some(parent) = parent else { return };
         self.run_to(cpu, at.saturating_sub(self.overhead.fork));
         self.close(parent);
         self.push(parent, Step::Fork(child));

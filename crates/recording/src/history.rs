@@ -117,10 +117,21 @@ pub struct Sleep {
     pub until: Option<Nanos>,
     /// Source of the wake-up.
     pub by: Waker,
+    /// Time in ns by which the machine is late with a wake-up that an interrupt causes: until an
+    /// idle CPU is awake, and the kernel's path.
+    pub late: u32,
     /// Index of the wait in the task's steps.
     pub step: u32,
     /// Whether the task took no signal (`TASK_UNINTERRUPTIBLE`).
     pub uninterruptible: bool,
+}
+
+impl Sleep {
+    /// Returns the time of the interrupt that ended the wait, as a timer of the machine would be
+    /// set for it; None if the task slept until the end.
+    pub fn due(&self) -> Option<Nanos> {
+        self.until.map(|until| until.saturating_sub(Nanos::from(self.late)).max(self.from))
+    }
 }
 
 impl TaskHistory {
@@ -130,8 +141,44 @@ impl TaskHistory {
         self.steps.iter().map(work).fold(0, Nanos::saturating_add)
     }
 
-    /// Whether the task is a kernel thread.
+    /// Whether the task is a kernel thread. A recording without attributes shows it by the name.
     pub fn is_kthread(&self) -> bool {
-        self.attributes.as_ref().is_some_and(|a| a.kthread)
+        let by_name = || self.name.tgid == self.name.pid && is_kthread_name(&self.name.comm);
+        self.attributes.as_ref().map_or_else(by_name, |a| a.kthread)
     }
+}
+
+/// Names of Linux's kernel threads; those that end in `/` have a CPU or a number behind it.
+const KTHREADS: &[&str] = &[
+    "cpuhp/",
+    "ext4-",
+    "idle_inject/",
+    "irq/",
+    "irq_work/",
+    "jbd2/",
+    "kauditd",
+    "kblockd",
+    "kcompactd",
+    "kdevtmpfs",
+    "khugepaged",
+    "khungtaskd",
+    "ksmd",
+    "ksoftirqd/",
+    "kswapd",
+    "kthreadd",
+    "kworker/",
+    "migration/",
+    "oom_reaper",
+    "rcu_",
+    "rcub/",
+    "rcuc/",
+    "rcuog/",
+    "rcuop/",
+    "rcuos/",
+    "writeback",
+    "xfsaild/",
+];
+
+fn is_kthread_name(comm: &str) -> bool {
+    KTHREADS.iter().any(|name| comm.starts_with(name))
 }

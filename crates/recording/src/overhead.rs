@@ -4,6 +4,7 @@
 //! Owns: the sums of constants that a replay charges again, so that they are not part of the work.
 //! Does not: hold constants. Locks of run queues count as free ones.
 
+use scxlab_machine::cost::IdleState;
 use scxlab_machine::{Machine, Nanos};
 use scxlab_trace::{Call, ChannelKind};
 
@@ -49,6 +50,24 @@ impl Overhead {
             attributes: c.syscall.entry_ns,
             machine: machine.clone(),
         }
+    }
+
+    /// Returns the time that a CPU took to wake up, if it was idle for so long with that time. The
+    /// machine's idle state depends on the time before.
+    pub fn idle_exit(&self, idle: Nanos) -> Nanos {
+        let states = &self.machine.costs.idle;
+        let fits = |s: &IdleState| s.min_residency_ns.saturating_add(s.exit_latency_ns) <= idle;
+        let at = states.iter().rposition(fits).unwrap_or(0);
+        let exit = states[at].exit_latency_ns.min(idle);
+        let Some(deeper) = states.get(at + 1) else { return exit };
+        let least = deeper.min_residency_ns;
+        if idle - exit < least {
+            return exit;
+        }
+        // So long a time before leads to the deeper state, from which the CPU wakes up later. No
+        // time before gives `idle` with its exit; these two are the nearest.
+        let (shorter, longer) = (least - 1 + exit, least + deeper.exit_latency_ns);
+        idle - if idle - shorter <= longer - idle { least - 1 } else { least }
     }
 
     /// Returns the further cost of a switch between processes.

@@ -17,6 +17,7 @@ mod guests;
 pub mod insn;
 mod region;
 
+pub use check::undeclared_cgroups;
 use insn::{Insn, NR_KINDS, ObjectKind, ObjectRef, ROOT_CGROUP, Tables};
 
 /// Maximum number of threads at the start of a run, over all thread templates.

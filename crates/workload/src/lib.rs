@@ -49,6 +49,7 @@ pub fn load_with(
     let mut program = parse(name, text)?;
     program.resolve_guests(read)?;
     compile::check(&program)?;
+    program.notes.extend(compile::undeclared_cgroups(&program));
     Ok(program)
 }
 

@@ -22,6 +22,33 @@ pub struct MapError {
     pub map: String,
     pub errno: i64,
     pub why: String,
+    /// Whether only this crate refuses the map, because it does not model it.
+    pub unmodelled: bool,
+}
+
+/// Whether this crate models maps of a type.
+pub fn is_modelled(map_type: u32) -> bool {
+    use map_type::*;
+    matches!(
+        map_type,
+        ARRAY
+            | PERCPU_ARRAY
+            | ARRAY_OF_MAPS
+            | PERF_EVENT_ARRAY
+            | PROG_ARRAY
+            | HASH
+            | PERCPU_HASH
+            | LRU_HASH
+            | LRU_PERCPU_HASH
+            | HASH_OF_MAPS
+            | QUEUE
+            | STACK
+            | RINGBUF
+            | USER_RINGBUF
+            | TASK_STORAGE
+            | CGRP_STORAGE
+            | ARENA
+    )
 }
 
 /// Largest per-CPU value in bytes. The kernel's PCPU_MIN_UNIT_SIZE.
@@ -34,12 +61,11 @@ const STORAGE_VALUE_MAX: u32 = 65_407;
 impl Vm {
     /// Creates a map for an instance. Arrays read as zero; other maps are empty.
     pub fn create_map(&mut self, instance: InstanceId, def: &MapDef) -> Result<MapId, MapError> {
-        check(def).map_err(|(errno, why)| MapError {
-            map: def.name.clone(),
-            errno,
-            why: why.to_owned(),
-        })?;
-        let refuse = |errno, why: String| MapError { map: def.name.clone(), errno, why };
+        let unmodelled = !is_modelled(def.map_type)
+            || def.map_type == map_type::RINGBUF && def.map_flags & map_flag::RB_OVERWRITE != 0;
+        let refuse =
+            |errno, why: String| MapError { map: def.name.clone(), errno, why, unmodelled };
+        check(def).map_err(|(errno, why)| refuse(errno, why.to_owned()))?;
         let Some((id, addr)) = self.maps.next() else {
             return Err(refuse(ENOMEM, "too many maps".to_owned()));
         };
@@ -135,6 +161,9 @@ type Check = Result<(), (i64, &'static str)>;
 
 fn check(def: &MapDef) -> Check {
     use map_type::*;
+    if !is_modelled(def.map_type) {
+        return Err((EOPNOTSUPP, "map type is not modelled"));
+    }
     check_special(def)?;
     match def.map_type {
         ARRAY | PERCPU_ARRAY | ARRAY_OF_MAPS | PERF_EVENT_ARRAY | PROG_ARRAY => check_array(def),
@@ -142,8 +171,7 @@ fn check(def: &MapDef) -> Check {
         QUEUE | STACK => check_queue(def),
         RINGBUF | USER_RINGBUF => check_ring(def),
         TASK_STORAGE | CGRP_STORAGE => check_storage(def),
-        ARENA => arena::check(def),
-        _ => Err((EOPNOTSUPP, "map type is not modelled")),
+        _ => arena::check(def),
     }
 }
 

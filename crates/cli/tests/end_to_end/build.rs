@@ -71,6 +71,43 @@ fn a_source_with_a_mistake_is_shown_with_its_line() {
     assert!(said.contains("BPF_CLANG names no-such-clang"), "{said}");
 }
 
+/// What the simulator or a kernel would refuse is told by `build` and `inspect`, and is a clear end
+/// of `run` and `shrink`: the exit code says whose fault it is.
+#[test]
+fn objects_that_do_not_load_are_told_before_they_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let out = scxlab(args).current_dir(&folder).output().unwrap();
+        let said = [out.stdout, out.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        (out.status.code(), said.concat())
+    };
+    assert_eq!(run(&["build", "--new", "good.bpf.c"]).0, Some(0));
+    let good = fs::read_to_string(folder.path().join("good.bpf.c")).unwrap();
+    let licence =
+        good.lines().find(|line| line.contains("_license")).expect("a licence").to_owned();
+    let bloom = "struct {\n\t__uint(type, BPF_MAP_TYPE_BLOOM_FILTER);\n\t__uint(max_entries, 8);\n\
+                 \t__type(value, u32);\n} bloom SEC(\".maps\");\n";
+    for (name, source, said, code) in [
+        ("closed", good.replace("\"GPL\"", "\"Proprietary\""), "it has \"Proprietary\"", 3),
+        ("none", good.replace(&licence, ""), "it has \"\"", 3),
+        ("map", good.replace(&licence, &format!("{licence}\n{bloom}")), "bloom", 4),
+    ] {
+        let (source_file, object) = (format!("{name}.bpf.c"), format!("./{name}.bpf.o"));
+        fs::write(folder.path().join(&source_file), source).unwrap();
+        let (built, text) = run(&["build", &source_file]);
+        assert!(built == Some(0) && text.contains(said), "{name}: {text}");
+        let (_, text) = run(&["inspect", &object]);
+        assert!(text.contains("does not load") && text.contains(said), "{name}: {text}");
+        for command in ["run", "shrink"] {
+            let (ended, text) = run(&[command, "-s", &object, "-w", "hogs,tasks=2", "-m", "2c"]);
+            assert_eq!(ended, Some(code), "{name}, {command}: {text}");
+        }
+    }
+    // A knob that does not exist, and a CPU that the machine lacks.
+    let (ended, text) = run(&["shrink", "-s", "vtime,foo=1", "-w", "hogs", "-m", "2c"]);
+    assert_eq!(ended, Some(2), "{text}");
+}
+
 #[test]
 fn headers_are_written_for_others() {
     let folder = tempfile::tempdir().unwrap();

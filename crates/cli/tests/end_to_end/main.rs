@@ -547,6 +547,30 @@ fn a_closed_pipe_is_no_failure() {
     assert_eq!(String::from_utf8_lossy(&out.stderr), "");
 }
 
+/// A reader that has gone ends the printing, and neither the writing of files nor the verdict.
+#[test]
+fn a_closed_pipe_changes_neither_files_nor_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let run = |args: &[&str], closes_errors: bool| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = scxlab(args);
+        if closes_errors {
+            command.stderr(writer.try_clone().unwrap());
+        }
+        command.stdout(writer).status().unwrap().code()
+    };
+    for closes_errors in [false, true] {
+        let good = ["run", "-s", "vtime", "-w", "hogs,tasks=2", "-m", "2c", "--duration", "10ms"];
+        let paged = [&good[..], &["--report", page.to_str().unwrap()]].concat();
+        assert_eq!(run(&paged, closes_errors), Some(0));
+        assert!(fs::remove_file(&page).is_ok(), "the page is written");
+        let bad = ["run", "-s", "vtime", "-w", "no-such-workload", "-m", "2c"];
+        assert_eq!(run(&bad, closes_errors), Some(2));
+    }
+}
+
 #[test]
 fn lists_name_what_is_shipped() {
     let schedulers = text(&["list", "schedulers"]);

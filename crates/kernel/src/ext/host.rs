@@ -199,7 +199,10 @@ impl Host for Kernel {
     fn kfunc(&mut self, _site: CallSite, id: KfuncId, args: &[u64; 5]) -> Result<u64, Fault> {
         self.charge_insns();
         self.charge(self.machine.costs.bpf.kfunc_call_ns);
-        let handler = self.bpf.kfuncs[id.0 as usize];
+        let (handler, groups) = self.bpf.kfuncs[id.0 as usize];
+        if groups != 0 {
+            self.check_context(id, groups)?;
+        }
         handler(self, args)
     }
 
@@ -335,9 +338,16 @@ impl Kernel {
     }
 }
 
+/// Helpers that this kernel implements itself (`Host::helper`).
+const HELPERS: [u32; 3] = [helper::GET_CURRENT_PID_TGID, helper::PER_CPU_PTR, helper::THIS_CPU_PTR];
+
 impl Target for KernelTarget {
     fn btf(&self) -> &Btf {
         &self.btf
+    }
+
+    fn helper(&self, id: u32) -> bool {
+        scxlab_bpf::helper::implemented(id) || HELPERS.contains(&id)
     }
 
     fn kfunc(&self, name: &str) -> Option<KfuncId> {

@@ -6,6 +6,7 @@
 //! Does not: implement the functions (one file per family below), or charge a call (see `host.rs`).
 
 mod cgroup;
+pub(crate) mod context;
 mod cpu;
 mod cpumask;
 mod dsq;
@@ -17,6 +18,7 @@ pub(crate) use cpumask::release_cpumask;
 pub(crate) use task::release_task;
 
 use crate::bpf::abi;
+use crate::ext::op::Op;
 use crate::kernel::Kernel;
 use crate::kernel::boot::PERCPU_STRIDE;
 use scxlab_bpf::fault::Fault;
@@ -60,12 +62,21 @@ pub fn in_place(nr_cpus: u32) -> InPlaceFuncs {
     }
 }
 
-/// Returns the handlers indexed by id, for the hot path.
-pub fn handlers() -> Box<[Handler]> {
-    table().map(|(_, handler)| *handler).collect()
+/// Returns the handlers indexed by id, each with the groups of its kfunc (`context`), for the hot
+/// path.
+pub fn handlers() -> Box<[(Handler, u8)]> {
+    table().map(|(name, handler)| (*handler, context::groups(name))).collect()
 }
 
 impl Kernel {
+    /// Returns a fault if the present operation may not call a kfunc of these groups.
+    pub(super) fn check_context(&self, id: KfuncId, groups: u8) -> Result<(), Fault> {
+        match self.ext.frame.and_then(|frame| frame.op) {
+            Some(op) if !context::allows(op, groups) => Err(bad_context(id, op)),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the task at a guest address that a program passed. Returns a fault for NULL and for
     /// an address at which no task lies.
     pub(super) fn kf_task(&self, addr: u64) -> Result<TaskId, Fault> {
@@ -87,4 +98,11 @@ impl Kernel {
 /// Encodes the errno -`n` as kfuncs return it in 32 bits.
 pub(super) const fn errno(n: i32) -> u64 {
     (-n) as u32 as u64
+}
+
+#[cold]
+fn bad_context(id: KfuncId, op: Op) -> Fault {
+    let name = table().nth(id.0 as usize).map_or("kfunc", |(name, _)| *name);
+    let why = "a kernel's verifier refuses the program";
+    Fault::bad_argument(name, format!("may not be called from ops.{}(); {why}", op.name()))
 }

@@ -89,11 +89,15 @@ impl Paired {
         self.steps < 0.0 && self.matters() && self.is_certain
     }
 
+    /// Tells whether the candidate is so much better that a change would pay, by its interval.
+    pub fn promises(&self) -> bool {
+        self.is_certain && self.steps >= STEPS_FOR_CHANGE
+    }
+
     /// Tells whether the candidate is so much better that a change pays, at a level of error of the
     /// sign test.
     pub fn is_better(&self, level: f64) -> bool {
-        let certain = self.is_certain && self.steps >= STEPS_FOR_CHANGE;
-        certain && sign_test(self.wins, self.losses) <= level
+        self.promises() && sign_test(self.wins, self.losses) <= level
     }
 }
 

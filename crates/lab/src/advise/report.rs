@@ -156,6 +156,13 @@ fn stay(advice: &Advice) -> String {
         "nothing is decided, because the work ended before the decision".to_owned()
     } else if let Some((_, limit)) = advice.goals.limits.iter().enumerate().find(broken) {
         format!("no candidate keeps the limit {}", limit.text)
+    } else if let Some(promising) = advice.candidates.iter().find(|c| promises(c)) {
+        let worlds = promising.worlds;
+        format!(
+            "{} seems to be better, but {worlds} worlds are too few to be sure; a longer --budget, \
+             or more --rounds, has more",
+            promising.scheduler
+        )
     } else if advice.candidates.iter().any(gains_too_little) {
         "no candidate is so much better that a change pays".to_owned()
     } else {
@@ -163,6 +170,13 @@ fn stay(advice: &Advice) -> String {
     };
     let _ = writeln!(text, ": {why}.");
     text
+}
+
+/// Tells whether a candidate that is not told from the default class seems to be so much better
+/// that a change would pay.
+fn promises(candidate: &CandidateResult) -> bool {
+    matches!(candidate.place, Place::Finalist(Standing::Same))
+        && candidate.terms.iter().any(|t| t.bound.is_none() && t.paired.promises())
 }
 
 /// Tells whether a candidate that is not told from the default class has a gain.
@@ -232,6 +246,9 @@ fn verdict(candidate: &CandidateResult, goals: &Goals) -> String {
             let broken = candidate.terms.get(limit).map_or(0, |result| result.broken.0);
             let text = &goals.limits[limit].text;
             format!("breaks {text} in {broken} of {} worlds", candidate.worlds)
+        }
+        Standing::Same if promises(candidate) => {
+            format!("seems better; {} worlds are too few to be sure", candidate.worlds)
         }
         Standing::Same if candidate.terms.iter().any(|t| t.paired.differs_too_little()) => {
             format!("differs from {DEFAULT_CLASS} by too little")

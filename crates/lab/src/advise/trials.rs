@@ -220,8 +220,12 @@ impl<'a> Trials<'a> {
     }
 }
 
+/// Wait, in ns, after which a task counts as starved in a run of ten times this length or more.
+const STARVED_NS: u64 = 100_000_000;
+
 /// Tells why a run speaks against its scheduler: an ejection, an irregular end, or a task that
-/// never ran.
+/// never ran though it waited for long. A task that was forked shortly before the end lengthens the
+/// waits, and is no reason by itself.
 pub fn failure(run: &Run) -> Option<String> {
     if run.was_ejected() {
         return Some(format!("ejected: {}: {}", run.exit.kind, run.exit.message));
@@ -229,6 +233,7 @@ pub fn failure(run: &Run) -> Option<String> {
     if !run.counts {
         return Some(format!("ended early: {}: {}", run.stop.kind.name(), run.stop.message));
     }
-    let starved = run.never_ran.first()?;
+    let long = (run.virtual_ns / 10).min(STARVED_NS);
+    let starved = run.never_ran.iter().find(|task| task.wait_ns >= long)?;
     Some(format!("task {} was runnable and never ran", starved.name))
 }

@@ -112,6 +112,27 @@ fn stop_reason(stop: &Stop) -> StopReason {
     StopReason { kind, message }
 }
 
+/// Returns a line for each kind of fault while a scheduler exited. Faults that differ only in an
+/// address are of one kind.
+fn late_faults(faults: impl Iterator<Item = String>) -> Vec<String> {
+    let kind = |fault: &str| {
+        let parts = fault.split("0x").enumerate();
+        let digits = |c: char| c.is_ascii_hexdigit();
+        parts
+            .map(|(i, p)| if i == 0 { p } else { p.trim_start_matches(digits) })
+            .collect::<String>()
+    };
+    let mut all: indexmap::IndexMap<String, (String, u32)> = indexmap::IndexMap::new();
+    for fault in faults {
+        all.entry(kind(&fault)).or_insert((fault, 0)).1 += 1;
+    }
+    let line = |(fault, count): (String, u32)| match count {
+        1 => format!("while it exited: {fault}"),
+        _ => format!("while it exited, {count} times: {fault}"),
+    };
+    all.into_values().map(line).collect()
+}
+
 fn notes(
     spec: &SimSpec<'_>,
     k: &Kernel,
@@ -120,7 +141,7 @@ fn notes(
 ) -> Vec<String> {
     let mut notes = spec.workload.notes.clone();
     notes.extend(spec.scheduler.object.iter().flat_map(PreparedObject::notes));
-    notes.extend(k.ext.late_faults.iter().map(|fault| format!("while it exited: {fault}")));
+    notes.extend(late_faults(k.ext.late_faults.iter().map(ToString::to_string)));
     notes.extend(object.and_then(interpreted));
     let (faults, total) = executor.faults();
     if let Some(first) = faults.first() {

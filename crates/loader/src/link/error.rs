@@ -35,6 +35,11 @@ pub enum LinkErrorKind {
     Arena(String),
     #[error("struct_ops `{name}`: {what}")]
     StructOps { name: String, what: String },
+    #[error(
+        "its licence is \"{licence}\"; the kernel loads struct_ops programs only under one that is \
+         compatible with the GPL (a section \"license\" with \"GPL\")"
+    )]
+    Licence { licence: String },
     #[error("program `{program}`: section \"{section}\" stands for no known program type")]
     ProgramType { program: String, section: String },
     #[error(transparent)]

@@ -44,7 +44,7 @@ pub fn create_maps(
         for (slot, inner) in &spec.init_slots {
             vm.map_set_inner(*outer, &slot.to_le_bytes(), ids[*inner]).map_err(|errno| {
                 let why = format!("slot {slot} cannot hold `{}`", object.maps[*inner].name);
-                MapError { map: spec.name.clone(), errno, why }
+                MapError { map: spec.name.clone(), errno, why, unmodelled: false }
             })?;
         }
     }
@@ -177,7 +177,12 @@ fn place_as_map(
     read_only: bool,
     special: Vec<map::SpecialField>,
 ) -> Result<PlacedSection, LinkErrorKind> {
-    let refuse = |why: &str| MapError { map: name.to_owned(), errno: EINVAL, why: why.to_owned() };
+    let refuse = |why: &str| MapError {
+        map: name.to_owned(),
+        errno: EINVAL,
+        why: why.to_owned(),
+        unmodelled: false,
+    };
     let def = MapDef {
         name: name.to_owned(),
         map_type: map_type::ARRAY,

@@ -50,15 +50,15 @@ pub fn thread(
     let t = &plan.history.tasks[task as usize];
     let fallback = TaskAttributes::default();
     let attributes = t.attributes.as_ref().unwrap_or(&fallback);
-    let nice = match t.attributes {
-        Some(_) => attributes.nice,
-        None => i8::try_from((t.name.prio - 120).clamp(-20, 19)).unwrap_or(0),
+    let (policy, nice) = match t.attributes {
+        Some(_) => (policy(attributes.policy), attributes.nice),
+        None => by_priority(t.name.prio),
     };
     let delay = plan.begin(task).saturating_sub(plan.history.start);
     let shares = plan.history.tasks.iter().filter(|o| o.name.tgid == t.name.tgid).count() > 1;
     ThreadTemplate {
         instances: u32::from(!plan.is_forked(task)),
-        policy: policy(attributes.policy),
+        policy,
         nice,
         slice: (attributes.slice > 0).then_some(TimeSpan(attributes.slice)),
         cpus: attributes.cpus.as_deref().and_then(cpu_list),
@@ -66,6 +66,16 @@ pub fn thread(
         process: shares.then(|| scaled.process(plan, copy, t.name.tgid)),
         delay: (delay > 0 && !plan.is_forked(task)).then_some(TimeSpan(delay)),
         ..ThreadTemplate::new(&scaled.name(copy, &plan.names[task as usize]), ops)
+    }
+}
+
+/// Returns policy and nice value of a task of which only the kernel's priority is known: below 100
+/// it is real-time, and deadline tasks have -1. Which real-time policy it is, and a deadline task's
+/// parameters, are not known; they count as SCHED_FIFO.
+fn by_priority(prio: i32) -> (PolicyDef, i8) {
+    match prio {
+        100.. => (PolicyDef::Normal, i8::try_from((prio - 120).clamp(-20, 19)).unwrap_or(0)),
+        _ => (PolicyDef::Fifo(u8::try_from((99 - prio).clamp(1, 99)).unwrap_or(99)), 0),
     }
 }
 

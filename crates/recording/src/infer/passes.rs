@@ -7,6 +7,7 @@
 //! one post, a read has its write, a round of a barrier all its parties. So passes add up to
 //! nothing that is left over, and the recorded order is an order in which every pass can end.
 
+use scxlab_machine::Nanos;
 use scxlab_workload::program::{Op, TimeSpan};
 
 use super::Plan;
@@ -16,6 +17,16 @@ use super::task::{self, Act, Item};
 use super::units::{STEPS, Unit, count_steps};
 use crate::history::TaskIndex;
 
+/// A time below this part of the recording is short.
+const SHORT: Nanos = 10;
+
+/// An endless pass has at least this part of the work that its task could have done on a CPU of its
+/// own.
+const LEAST_PART: u64 = 10;
+
+/// Maximum number of items of a pass that is repeated.
+const MAX_REPEATED: u64 = 100_000;
+
 /// Returns the ops of a task from the acts of its first pass.
 pub fn ops(plan: &Plan<'_>, task: TaskIndex, items: &[Item], scaled: &Scaled) -> Vec<Op> {
     let counts = matches!(&plan.unit, Unit::Steps(tasks) if tasks[task as usize]);
@@ -24,7 +35,11 @@ pub fn ops(plan: &Plan<'_>, task: TaskIndex, items: &[Item], scaled: &Scaled) ->
     if plan.ends[task as usize] || first.is_empty() {
         return first;
     }
-    let again = pass(plan, task::again(plan, items), steps, scaled);
+    let mut again = task::again(plan, items);
+    if !again.is_empty() && !task::is_paced(&again, plan.length() / SHORT) {
+        again = endless(plan, task, again);
+    }
+    let again = pass(plan, again, steps, scaled);
     if again == first {
         return vec![Op::Loop { times: None, ops: first }];
     }
@@ -33,6 +48,27 @@ pub fn ops(plan: &Plan<'_>, task: TaskIndex, items: &[Item], scaled: &Scaled) ->
         ops.push(Op::Loop { times: None, ops: again });
     }
     ops
+}
+
+/// Returns a later pass that waits for hardly anything, as it is repeated. A task that wanted a CPU
+/// for less than a tenth of the recording has done its work, and does it once in each length of
+/// the recording. Any other works all the time. If the recording shows little of that work,
+/// because the task waited for a CPU, the pass has it several times, so that a step is no trifle.
+fn endless(plan: &Plan<'_>, task: TaskIndex, pass: Vec<Item>) -> Vec<Item> {
+    let t = &plan.history.tasks[task as usize];
+    let wanted = t.run_ns.saturating_add(t.wait_ns);
+    if wanted < plan.length() / SHORT {
+        let timer = task::until_next_recording(plan);
+        let first = Item { at: pass[0].at, act: Act::Op(timer), with: None, copy: pass[0].copy };
+        return [vec![first], pass].concat();
+    }
+    let work = |item: &Item| if let Act::Work(work) = item.act { work } else { 0 };
+    let total = pass.iter().map(work).fold(0, Nanos::saturating_add);
+    let times = (wanted / LEAST_PART).div_ceil(total.max(1)).max(1);
+    if times > 1 && times.saturating_mul(pass.len() as u64) <= MAX_REPEATED {
+        return std::iter::repeat_n(pass, times as usize).flatten().collect();
+    }
+    pass
 }
 
 fn pass(plan: &Plan<'_>, items: Vec<Item>, steps: Option<u64>, scaled: &Scaled) -> Vec<Op> {

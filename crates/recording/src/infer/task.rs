@@ -104,6 +104,36 @@ pub fn again(plan: &Plan<'_>, items: &[Item]) -> Vec<Item> {
     if kept.iter().any(|item| item.act.takes_time()) { kept } else { Vec::new() }
 }
 
+/// Returns the op that waits until the recording's length has passed since the task's begin, or
+/// since the op's last turn.
+pub fn until_next_recording(plan: &Plan<'_>) -> Op {
+    once_in(plan.length())
+}
+
+/// Returns the op of a timer with a period of the recording's length, or a task's part of it.
+fn once_in(period: Nanos) -> Op {
+    Op::Timer {
+        name: "recording".to_owned(),
+        period: TimeSpan(period),
+        mode: TimerMode::Absolute,
+        unique: true,
+    }
+}
+
+/// Whether a pass waits for something but sleeps, or works and sleeps for at least this long, so
+/// that it does not begin again at once.
+pub fn is_paced(items: &[Item], least: Nanos) -> bool {
+    let mut own: Nanos = 0;
+    items.iter().any(|item| {
+        match &item.act {
+            Act::Work(work) => own = own.saturating_add(*work),
+            Act::Op(Op::Sleep(length)) => own = own.saturating_add(length.0),
+            act => return act.takes_time(),
+        }
+        false
+    }) || own >= least && items.iter().any(|item| matches!(item.act, Act::Op(Op::Sleep(_))))
+}
+
 impl Act {
     /// Whether the act waits for what another task sends.
     fn takes_input(&self) -> bool {
@@ -313,12 +343,12 @@ impl Pass<'_> {
                 self.push(Act::Wait(semaphore), by);
             }
             Wait::Io { bytes: 0 } => {
-                let until = recorded.until.unwrap_or(self.plan.history.end);
-                self.op(Op::Sleep(TimeSpan(until.saturating_sub(recorded.from))));
+                let due = recorded.due().unwrap_or(self.plan.history.end);
+                self.op(Op::Sleep(TimeSpan(due.saturating_sub(recorded.from))));
             }
             Wait::Io { bytes } => self.op(Op::Io { bytes, null: false }),
             Wait::Arrival => {
-                let at = recorded.until.unwrap_or(self.plan.history.end);
+                let at = recorded.due().unwrap_or(self.plan.history.end);
                 let arrival = self.timers.arrival(self.plan.since_birth(self.task, at));
                 self.op(arrival);
             }
@@ -361,12 +391,7 @@ impl Pass<'_> {
         if let Some(rest) = self.timers.rest(end) {
             self.op(rest);
         } else if self.sleeps_long(end) {
-            self.op(Op::Timer {
-                name: "recording".to_owned(),
-                period: TimeSpan(end),
-                mode: TimerMode::Absolute,
-                unique: true,
-            });
+            self.op(once_in(end));
         }
     }
 

@@ -164,10 +164,14 @@ fn until_time(delays: bool, called: Nanos, end: Nanos) -> Wait {
 
 fn without_call(by_task: bool, is_vcpu: bool, sleep: &Sleep, steady: Option<Nanos>) -> Wait {
     let length = sleep.until.unwrap_or(sleep.from).saturating_sub(sleep.from);
+    let set = sleep.due().unwrap_or(sleep.from).saturating_sub(sleep.from);
     match (by_task, steady) {
         (true, _) => Wait::Dependency,
-        (false, _) if sleep.uninterruptible || is_vcpu => Wait::For(length),
-        (false, Some(steady)) if is_near(length, steady) => Wait::For(length),
+        // A virtual CPU's next timer is set from its last, late or not, so that its sleeps keep
+        // their length.
+        (false, _) if is_vcpu => Wait::For(length),
+        (false, _) if sleep.uninterruptible => Wait::For(set),
+        (false, Some(steady)) if is_near(length, steady) => Wait::For(set),
         _ => Wait::Arrival,
     }
 }

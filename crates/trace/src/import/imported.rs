@@ -228,11 +228,11 @@ impl Imported {
             ),
             (
                 self.events.attributes == 0,
-                "no attributes of tasks (scxlab_task): policies, affinities and cgroups are unknown; a priority tells the nice value",
+                "no attributes of tasks (scxlab_task): affinities and cgroups are unknown; a priority tells the nice value, or a real-time task, which counts as SCHED_FIFO; names tell kernel threads",
             ),
             (
                 self.machine.is_none(),
-                "no machine (scxlab_machine): the machine must be given with -m",
+                "no machine (scxlab_machine): which CPUs share a core, a cache or a node is unknown; simulations take the machine from -m",
             ),
         ];
         lacks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what.to_owned()).collect()

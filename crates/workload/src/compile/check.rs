@@ -266,6 +266,25 @@ pub(super) fn visit<'a>(ops: &'a [Op], f: &mut impl FnMut(usize, &'a Op)) {
     }
 }
 
+/// Returns a note for each cgroup of a thread that the workload does not declare, although it
+/// declares others: its name may be misspelt.
+pub fn undeclared_cgroups(program: &Program) -> Vec<String> {
+    let is_known = |path: &str| {
+        let below = format!("{}/", path.trim_end_matches('/'));
+        program.cgroups.iter().any(|def| def.path == path || def.path.starts_with(&below))
+    };
+    let mut notes = Vec::new();
+    for thread in program.threads.iter().filter(|_| !program.cgroups.is_empty()) {
+        let Some(path) = thread.cgroup.as_deref().filter(|path| !is_known(path)) else { continue };
+        notes.push(format!(
+            "thread \"{}\" is in the cgroup {path}, which no [[cgroup]] declares: it has the \
+             default weight and no limit",
+            thread.name
+        ));
+    }
+    notes
+}
+
 /// Returns every cgroup of the program except the root, parents first. A cgroup that the program
 /// does not declare, but that an op, a thread, a guest or the path of another cgroup names, gets
 /// the default limits.

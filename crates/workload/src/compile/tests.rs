@@ -74,6 +74,21 @@ fn cgroups_are_bounded_in_depth_name_and_number() {
     assert!(refused.contains("number of cgroups") && refused.contains("65535"), "{refused}");
 }
 
+/// A cgroup that nothing declares beside others that something does may be misspelt.
+#[test]
+fn a_misspelt_cgroup_is_noted() {
+    let notes = |declared: &str, used: &str| {
+        let thread = format!("[[thread]]\nname = 'a'\ncgroup = '{used}'\nops = ['yield']\n");
+        crate::load("t.toml", &format!("{declared}{thread}")).unwrap().notes
+    };
+    let declared = "[[cgroup]]\npath = '/batch/low'\nweight = 50\n";
+    let [note] = &notes(declared, "/bacth")[..] else { panic!("no note") };
+    assert!(note.contains("\"a\"") && note.contains("/bacth"), "{note}");
+    for (declared, used) in [(declared, "/batch"), (declared, "/batch/low"), ("", "/bacth")] {
+        assert_eq!(notes(declared, used), [""; 0]);
+    }
+}
+
 #[test]
 fn mistakes_are_refused_with_the_op_that_makes_them() {
     let cases = [

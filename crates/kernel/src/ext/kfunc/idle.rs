@@ -93,7 +93,6 @@ fn select_cpu_with_mask(k: &mut Kernel, task: u64, request: PickRequest) -> Resu
 /// negative errno.
 #[inline(always)]
 fn select_cpu_from_kfunc(k: &mut Kernel, task: u64, request: PickRequest) -> Result<i64, Fault> {
-    check_context(k)?;
     let task = k.tasks.at(task).ok_or_else(not_a_task)?;
     let Some(prev) = k.ext_cpu_valid(request.prev, "") else {
         return Ok(-EINVAL);
@@ -132,24 +131,6 @@ fn select(
 #[cold]
 fn not_a_task() -> Fault {
     Fault::bad_argument("scx_bpf_select_cpu", "not a task")
-}
-
-/// Checks the calling operation. The verifier allows calls of the picker only in `select_cpu`,
-/// `enqueue` and operations without a run queue lock.
-#[inline(always)]
-fn check_context(k: &Kernel) -> Result<(), Fault> {
-    match k.ext.frame.and_then(|frame| frame.op) {
-        Some(op) if op != Op::SelectCpu && op != Op::Enqueue && !op.is_unlocked() => {
-            Err(bad_context(op))
-        }
-        _ => Ok(()),
-    }
-}
-
-#[cold]
-fn bad_context(op: Op) -> Fault {
-    let text = format!("may not be called from ops.{}()", op.name());
-    Fault::bad_argument("scx_bpf_select_cpu", text)
 }
 
 /// Checks that the task's affinity is stable. During `ops.select_cpu` the operation must be about

@@ -181,11 +181,38 @@ fn picker_is_for_tasks_that_the_caller_may_look_at() {
     assert_eq!(ask(&mut k, own), -EBUSY);
     assert_eq!(ask(&mut k, other), -EINVAL);
     assert_eq!(error(&k), "called on a task not being operated on");
+}
 
-    let mut k = busy("4c1t", 0, &[0, 1]);
-    k.ext.frame = Some(frame(Op::Dispatch, Some(0), 0));
-    let fault = select_cpu_and(&mut k, &[own, 2, 0, all, 0]).unwrap_err();
-    assert!(fault.to_string().contains("may not be called from ops.dispatch()"), "{fault}");
+/// Every group of kfuncs has operations that may call it and some that may not.
+#[test]
+fn kfuncs_have_their_operations() {
+    use crate::ext::kfunc::{by_name, context};
+    let k = busy("4c1t", 0, &[0]);
+    let mut k = k;
+    for (name, good, bad) in [
+        ("scx_bpf_select_cpu_and", &[Op::SelectCpu, Op::Enqueue, Op::Init][..], Op::Dispatch),
+        ("scx_bpf_dsq_insert", &[Op::SelectCpu, Op::Enqueue, Op::Dispatch], Op::Running),
+        ("scx_bpf_dsq_insert_vtime", &[Op::Enqueue], Op::Tick),
+        ("scx_bpf_dsq_move_to_local", &[Op::Dispatch], Op::Enqueue),
+        ("scx_bpf_dsq_move", &[Op::Dispatch, Op::CpuOnline], Op::Stopping),
+        ("scx_bpf_create_dsq", &[Op::Init, Op::InitTask, Op::Dump], Op::DumpTask),
+        ("scx_bpf_reenqueue_local", &[Op::CpuRelease], Op::CpuAcquire),
+    ] {
+        let id = by_name(name).expect("a kfunc");
+        let groups = context::groups(name);
+        let mut ask = |op| {
+            k.ext.frame = Some(frame(op, None, 0));
+            k.check_context(id, groups)
+        };
+        good.iter().for_each(|op| assert!(ask(*op).is_ok(), "{name} {op:?}"));
+        let fault = ask(bad).unwrap_err().to_string();
+        let said = format!("may not be called from ops.{}()", bad.name());
+        assert!(fault.contains(name) && fault.contains(&said), "{fault}");
+    }
+    for name in ["scx_bpf_kick_cpu", "scx_bpf_dsq_nr_queued", "scx_bpf_destroy_dsq", "scx_bpf_now"]
+    {
+        assert_eq!(context::groups(name), 0, "{name}");
+    }
 }
 
 #[test]
