@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -102,7 +103,13 @@ impl Inputs {
 impl InputFiles for Inputs {
     fn is_file(&self, path: &str) -> bool {
         let known = self.files.borrow().contains_key(path);
-        known || self.place(path).is_ok_and(|place| place.is_file())
+        let about = || fs::metadata(self.place(path)?);
+        known
+            || about().is_ok_and(|about| match about.file_type() {
+                // A pipe gives its contents once, so they are kept from here on.
+                kind if kind.is_fifo() => InputFiles::read(self, path).is_ok(),
+                kind => kind.is_file(),
+            })
     }
 
     fn read(&self, path: &str) -> io::Result<Bytes> {

@@ -571,6 +571,34 @@ fn a_closed_pipe_changes_neither_files_nor_exit_code() {
     }
 }
 
+/// A recording and a workload file may come through a pipe, as from a shell's `<(...)`.
+#[test]
+fn a_pipe_is_a_file() {
+    let switch = |ns: u32, prev: &str, pid: u32, next: &str, next_pid: u32| {
+        format!(
+            "{prev} {pid}/{pid} [000] 1.{ns:09}: sched:sched_switch: prev_comm={prev} prev_pid={pid} \
+             prev_prio=120 prev_state=S ==> next_comm={next} next_pid={next_pid} next_prio=120\n"
+        )
+    };
+    let recording: String = (0..20)
+        .map(|i| {
+            let at = i * 1_000_000;
+            switch(at, "swapper", 0, "task", 9) + &switch(at + 500_000, "task", 9, "swapper", 0)
+        })
+        .collect();
+    let workload = "duration = '10ms'\n[[thread]]\nname = 'task'\nops = [{ compute = '1ms' }]\n";
+    for text in [&recording[..], workload] {
+        let mut command = scxlab(&["run", "-w", "/dev/stdin", "-m", "1n1c1t", "--format", "json"]);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), text.as_bytes()).unwrap();
+        let out = child.wait_with_output().unwrap();
+        assert_eq!(out.status.code(), Some(0));
+        let results: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(results["runs"][0]["tasks"][0]["name"], "task");
+    }
+}
+
 #[test]
 fn lists_name_what_is_shipped() {
     let schedulers = text(&["list", "schedulers"]);

@@ -8,7 +8,6 @@ use super::cpumask::{flag, readable, s32};
 use super::{Handler, KfResult};
 use crate::bpf::abi;
 use crate::bpf::flags::pick_idle;
-use crate::ext::op::Op;
 use crate::kernel::Kernel;
 use scxlab_bpf::errno::{EBUSY, EINVAL, ENODEV, ENOENT, EOPNOTSUPP};
 use scxlab_bpf::fault::Fault;

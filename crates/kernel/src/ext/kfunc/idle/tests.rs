@@ -6,6 +6,7 @@ use super::*;
 use crate::bpf::flags::ops;
 use crate::ext::OpFrame;
 use crate::ext::idle::fixture::{error, kernel, load};
+use crate::ext::op::Op;
 use crate::task::{MAX_TASKS, SLOT_BYTES};
 
 /// Returns a kernel that has run for 20 ms with tasks pinned to the CPUs `pins`, under a scheduler
