@@ -82,6 +82,7 @@ impl Driver<'_> {
         imported.tasks = tasks.count();
         imported.without_process = tasks.without_process();
         imported.order = merge.faults;
+        imported.gap = merge.gap;
         imported.tasks_faults = tasks.faults;
         Ok(imported)
     }

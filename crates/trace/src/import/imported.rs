@@ -133,6 +133,8 @@ pub struct Imported {
     pub blind_wakeups: u64,
     /// Violations of the order of time.
     pub order: merge::Faults,
+    /// The longest time without an event.
+    pub gap: merge::Gap,
     /// Events that do not fit together.
     pub tasks_faults: tasks::Faults,
     /// Parts without a meaning here.
@@ -144,6 +146,10 @@ pub struct Imported {
     /// Number of CPUs of the machine, if the file tells.
     pub nr_cpus: Option<u32>,
 }
+
+/// Time in ns without an event from which it is told, if it is also nine times as long as all
+/// before it.
+const LONG_GAP: u64 = 60_000_000_000;
 
 impl Imported {
     pub(super) fn new(format: Format) -> Imported {
@@ -159,6 +165,7 @@ impl Imported {
             lost: BTreeMap::new(),
             blind_wakeups: 0,
             order: merge::Faults::default(),
+            gap: merge::Gap::default(),
             tasks_faults: tasks::Faults::default(),
             unknown: Unknown::default(),
             end: End::default(),
@@ -261,6 +268,15 @@ impl Imported {
             say(1, format!("the recorder lost {events} events of CPU {cpu}"));
         }
         let merge::Faults { late, late_max, jumps, jump_max } = self.order;
+        let merge::Gap { begin, length } = self.gap;
+        say(
+            u64::from(length >= LONG_GAP && length / 9 > begin),
+            format!(
+                "there is no event for {} s, from {} ms after the first on: the clock may have jumped",
+                length / 1_000_000_000,
+                begin / 1_000_000
+            ),
+        );
         say(
             jumps,
             format!(

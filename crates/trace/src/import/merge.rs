@@ -32,6 +32,9 @@ pub struct Merge {
     held_max: usize,
     /// Time of the last event that left.
     popped: Nanos,
+    /// Time of the first event that left.
+    first: Option<Nanos>,
+    pub gap: Gap,
     pub faults: Faults,
 }
 
@@ -48,6 +51,14 @@ pub struct Faults {
     pub jump_max: Nanos,
 }
 
+/// The longest time between an event and the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gap {
+    /// Its begin since the first event, in ns.
+    pub begin: Nanos,
+    pub length: Nanos,
+}
+
 impl Merge {
     pub fn new(held_max: usize) -> Merge {
         Merge {
@@ -58,6 +69,8 @@ impl Merge {
             held: 0,
             held_max,
             popped: 0,
+            first: None,
+            gap: Gap::default(),
             faults: Faults::default(),
         }
     }
@@ -103,6 +116,11 @@ impl Merge {
             self.faults.late += 1;
             self.faults.late_max = self.faults.late_max.max(self.popped - raw.time);
             raw.time = self.popped;
+        }
+        let first = *self.first.get_or_insert(raw.time);
+        let length = raw.time - self.popped.max(first);
+        if length > self.gap.length {
+            self.gap = Gap { begin: self.popped.max(first) - first, length };
         }
         self.popped = raw.time;
         Some(raw)
@@ -155,6 +173,16 @@ mod tests {
         let (merged, faults) = merge(&[(5, 0), (3, 0), (8, 0), (9, 0), (4, 1)], 2);
         assert_eq!(merged, [(5, 0, 0), (5, 0, 1), (5, 1, 4), (8, 0, 2), (9, 0, 3)]);
         assert_eq!(faults, Faults { late: 1, late_max: 1, jumps: 1, jump_max: 2 });
+    }
+
+    #[test]
+    fn the_longest_gap_is_known() {
+        let mut merge = Merge::new(0);
+        for (number, time) in [100, 103, 110, 112].into_iter().enumerate() {
+            merge.push(event(time, 0, number as u64));
+        }
+        while merge.pop().is_some() {}
+        assert_eq!(merge.gap, Gap { begin: 3, length: 7 });
     }
 
     proptest! {
