@@ -28,27 +28,7 @@ pub struct MapError {
 
 /// Whether this crate models maps of a type.
 pub fn is_modelled(map_type: u32) -> bool {
-    use map_type::*;
-    matches!(
-        map_type,
-        ARRAY
-            | PERCPU_ARRAY
-            | ARRAY_OF_MAPS
-            | PERF_EVENT_ARRAY
-            | PROG_ARRAY
-            | HASH
-            | PERCPU_HASH
-            | LRU_HASH
-            | LRU_PERCPU_HASH
-            | HASH_OF_MAPS
-            | QUEUE
-            | STACK
-            | RINGBUF
-            | USER_RINGBUF
-            | TASK_STORAGE
-            | CGRP_STORAGE
-            | ARENA
-    )
+    check_of(map_type).is_some()
 }
 
 /// Largest per-CPU value in bytes. The kernel's PCPU_MIN_UNIT_SIZE.
@@ -160,19 +140,23 @@ fn needs_release(kind: SpecialKind) -> bool {
 type Check = Result<(), (i64, &'static str)>;
 
 fn check(def: &MapDef) -> Check {
-    use map_type::*;
-    if !is_modelled(def.map_type) {
-        return Err((EOPNOTSUPP, "map type is not modelled"));
-    }
+    let of_type = check_of(def.map_type).ok_or((EOPNOTSUPP, "map type is not modelled"))?;
     check_special(def)?;
-    match def.map_type {
-        ARRAY | PERCPU_ARRAY | ARRAY_OF_MAPS | PERF_EVENT_ARRAY | PROG_ARRAY => check_array(def),
-        HASH | PERCPU_HASH | LRU_HASH | LRU_PERCPU_HASH | HASH_OF_MAPS => check_hash(def),
-        QUEUE | STACK => check_queue(def),
-        RINGBUF | USER_RINGBUF => check_ring(def),
-        TASK_STORAGE | CGRP_STORAGE => check_storage(def),
-        _ => arena::check(def),
-    }
+    of_type(def)
+}
+
+/// Returns the check of maps of a type; None if this crate does not model the type.
+fn check_of(map_type: u32) -> Option<fn(&MapDef) -> Check> {
+    use map_type::*;
+    Some(match map_type {
+        ARRAY | PERCPU_ARRAY | ARRAY_OF_MAPS | PERF_EVENT_ARRAY | PROG_ARRAY => check_array,
+        HASH | PERCPU_HASH | LRU_HASH | LRU_PERCPU_HASH | HASH_OF_MAPS => check_hash,
+        QUEUE | STACK => check_queue,
+        RINGBUF | USER_RINGBUF => check_ring,
+        TASK_STORAGE | CGRP_STORAGE => check_storage,
+        ARENA => arena::check,
+        _ => return None,
+    })
 }
 
 /// Checks that every managed field lies inside the value, aligned to 4 or 8 bytes.

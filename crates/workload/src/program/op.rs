@@ -273,8 +273,9 @@ ops! {
     /// Adds to counters that threads share, each in a cache line of its own, by one atomic
     /// instruction each, as for reference counts and statistics. A line that another CPU wrote last
     /// comes from that CPU, in the time that a lock takes for the way (`lock.hand_over` of the
-    /// machine); accesses of two CPUs at the same time do not wait for each other. In a guest, what
-    /// counts is the machine's CPU.
+    /// machine); otherwise an access takes as long as a free lock (`lock.uncontended`). Accesses of
+    /// two CPUs at the same time do not wait for each other. In a guest, what counts is the
+    /// machine's CPU.
     "atomic" = Atomic {
         lines: Lines,
         /// Number of counters. Default: 1.
