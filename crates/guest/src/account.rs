@@ -12,7 +12,7 @@ use scxlab_kernel::behavior::{GuestRun, Sys};
 use scxlab_kernel::metrics::TimeHistogram;
 use scxlab_machine::id::{Nanos, TaskId};
 
-use crate::{Guest, GuestKernel, Mode, State, Vcpu};
+use crate::{Guest, GuestKernel, Mode, State, Thread, Vcpu};
 
 /// Counts of a guest's exits to the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +64,8 @@ pub struct ThreadTimes {
     pub kernel: Nanos,
     /// In a run queue of the guest, or halted for a spin lock.
     pub wait: Nanos,
-    /// Current on a vCPU that was not on a CPU.
+    /// Current on a vCPU that was not on a CPU, or with a timer whose interrupt such a vCPU had
+    /// still to take.
     pub steal: Nanos,
     pub sleep: Nanos,
 }
@@ -141,6 +142,15 @@ impl Vcpu {
         let waited = delay - self.clock.delay;
         let steal = waited.min(elapsed);
         Span { own: elapsed - steal, steal, overlap: waited - steal }
+    }
+}
+
+impl Thread {
+    /// Returns the time at which the thread's timer was due, if no vCPU has taken the interrupt
+    /// yet.
+    fn overdue(&self, now: Nanos) -> Option<Nanos> {
+        let (_, key) = self.timer.filter(|_| self.state == State::Sleeping)?;
+        (key.0 < now).then_some(key.0)
     }
 }
 
@@ -247,6 +257,11 @@ impl Guest {
             if thread.state != State::Gone {
                 let mut report = self.os.report_thread(t);
                 report.times.add_state(thread.state, thread.since, now);
+                if let Some(due) = thread.overdue(now) {
+                    let late = now - due.max(thread.since);
+                    report.times.sleep -= late;
+                    report.times.steal += late;
+                }
                 slots[t as usize] = Some(open.len());
                 open.push(report);
             }
@@ -279,7 +294,7 @@ impl Guest {
                     waits.record(now.saturating_sub(since));
                 }
             };
-            open(thread.woken_at, &mut stats.wakeup_latency);
+            open(thread.woken_at.or(thread.overdue(now)), &mut stats.wakeup_latency);
             open(thread.lock_wait_since, &mut stats.lock_wait);
             open(thread.flush_since, &mut stats.flush_wait);
         }

@@ -137,7 +137,8 @@ impl GuestKernel {
     fn expire(&mut self, host: &mut dyn Sys, v: usize) {
         let now = host.now();
         while let Some(entry) = self.vcpus[v].timers.first_entry() {
-            if entry.key().0 > now {
+            let due = entry.key().0;
+            if due > now {
                 return;
             }
             let timer = entry.remove();
@@ -145,7 +146,7 @@ impl GuestKernel {
             match timer {
                 Timer::Wake(t) => {
                     self.thread_mut(t).timer = None;
-                    self.wake_thread(host, v, t, false);
+                    self.wake_thread_due(host, v, t, false, due);
                 }
                 Timer::Post(token) => self.posts.push(token),
             }

@@ -14,7 +14,7 @@
 use scxlab_fair::{DequeueFlags, EnqueueFlags, WakeFlags};
 use scxlab_kernel::behavior::{Policy, Sys};
 use scxlab_machine::cpumask::{self, CpuMask};
-use scxlab_machine::id::{CpuId, TaskId};
+use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
 use crate::interrupt::Irq;
 use crate::rt::rank;
@@ -235,6 +235,19 @@ impl GuestKernel {
 
     /// Wakes a thread from the vCPU `v`. Returns false if it was awake.
     pub(crate) fn wake_thread(&mut self, host: &mut dyn Sys, v: usize, t: u32, sync: bool) -> bool {
+        self.wake_thread_due(host, v, t, sync, Nanos::MAX)
+    }
+
+    /// As `wake_thread`, for a wake-up that was due at a time at which the vCPU may have had no
+    /// CPU.
+    pub(crate) fn wake_thread_due(
+        &mut self,
+        host: &mut dyn Sys,
+        v: usize,
+        t: u32,
+        sync: bool,
+        due: Nanos,
+    ) -> bool {
         match self.threads.get(t as usize).map(|thread| thread.state) {
             Some(State::Sleeping) => {}
             Some(State::Running | State::Waiting) => {
@@ -248,8 +261,11 @@ impl GuestKernel {
         }
         host.charge(self.machine.costs.sched.wakeup_ns);
         let woken_at = host.now();
-        self.set_state(t, State::Waiting, woken_at);
-        self.thread_mut(t).woken_at = Some(woken_at);
+        let due = due.max(self.thread(t).since).min(woken_at);
+        self.set_state(t, State::Sleeping, due);
+        let thread = self.thread_mut(t);
+        thread.times.steal += woken_at - due;
+        (thread.state, thread.since, thread.woken_at) = (State::Waiting, woken_at, Some(due));
         let flags = WakeFlags { sync, ..WakeFlags::default() };
         if self.class(t) == Class::Fair
             && let Some(on) = self.fair.delayed_on(TaskId(t))

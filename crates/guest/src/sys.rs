@@ -63,6 +63,10 @@ impl Sys for GuestSys<'_> {
         self.os.must_schedule(self.v, true) || self.host.must_schedule()
     }
 
+    fn others_due(&self) -> bool {
+        self.host.others_due()
+    }
+
     fn this_cpu(&self) -> CpuId {
         CpuId(self.v as u32)
     }
@@ -95,7 +99,6 @@ impl Sys for GuestSys<'_> {
         if cpumask::is_empty(&mask) {
             return Err(SysError::Invalid);
         }
-        self.charge(self.os.machine.costs.syscall.fork_ns);
         let t = self.os.free.pop().unwrap_or(self.os.threads.len() as u32);
         if t >> THREAD_BITS > 0 {
             return Err(SysError::NoMemory);

@@ -52,6 +52,7 @@ impl Kernel {
         }
         self.cpus[cpu].voluntary = false;
         self.unlock(LockId::Rq(cpu));
+        self.rt_push(cpu);
         self.ext_after_schedule(cpu);
     }
 

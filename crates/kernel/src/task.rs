@@ -255,6 +255,9 @@ pub struct TaskTable {
     pub(crate) nr_workload: usize,
     /// Tasks that run or wait for a CPU.
     pub(crate) nr_runnable: usize,
+    /// While the workload starts, the tasks that are made; then those of them that are not runnable
+    /// yet.
+    pub(crate) starting: Option<VecDeque<TaskId>>,
     /// The task that is being moved from one run queue to another (`task_on_rq_migrating()`).
     pub(crate) migrating: Option<TaskId>,
 }
@@ -272,6 +275,7 @@ impl TaskTable {
             live: 0,
             init,
             nr_workload: 0,
+            starting: None,
             nr_runnable: 0,
             migrating: None,
         })

@@ -24,6 +24,7 @@ use scxlab_machine::Machine;
 use scxlab_machine::id::Nanos;
 use scxlab_workload::Program;
 
+use crate::metric::WEIGHT_ERROR;
 use crate::session::SessionError;
 use crate::sim::NumaBalancing;
 use crate::stats::Summary;
@@ -264,9 +265,10 @@ fn answerable(
     let terms: Vec<&Term> = request.goals.terms().collect();
     let pilot = trials.pilot(&candidates.all()[0], |seen| {
         let failure = trials::failure(seen.run);
-        (failure, terms.iter().map(|term| seen.suffices(term)).collect::<Vec<_>>())
+        let weighs = seen.run.metrics.contains_key(WEIGHT_ERROR.name);
+        (failure, weighs, terms.iter().map(|term| seen.suffices(term)).collect::<Vec<_>>())
     })?;
-    let Some((failure, checks)) = pilot else {
+    let Some((failure, weighs, checks)) = pilot else {
         let why = trials.interrupted().unwrap_or_default();
         return Err(SessionError::Interrupted { why }.into());
     };
@@ -293,6 +295,9 @@ fn answerable(
         return Err(AdviseError::NoGoal { why: notes.join("; ") });
     }
     goals.objectives = kept;
+    if weighs && let Some(text) = goals.add_fairness() {
+        notes.push(format!("{text} is the last goal, because the workload has weights"));
+    }
     notes.extend(request.program.notes.iter().cloned());
     Ok((goals, notes))
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Fairness by weight: how far the CPU time of tasks and cgroups is from what their weights entitle
-//! them to.
+//! them to. And the limits of cgroups: how far their CPU time is beyond `cpu.max`.
 //!
-//! Owns: the definition. A task is entitled to CPU time in proportion to its weight within its
+//! Owns: the definitions. A task is entitled to CPU time in proportion to its weight within its
 //! cgroup, and a cgroup within its parent, but to no more than it wanted, which is the time it ran
 //! or waited for a CPU. The rest is divided among the others in the same way. The unfairness is the
 //! part of all CPU time that would have to change hands: 0 if each has what it is entitled to.
 //!
-//! Does not: know `cpu.max`, other policies than the normal ones, or affinity.
+//! Does not: weigh tasks of cgroups with `cpu.max`, other policies than the normal ones, or
+//! affinity.
 
 use std::collections::BTreeMap;
 
@@ -59,6 +60,21 @@ pub fn weight_error(run: &Run, program: &Program) -> Option<f64> {
         return None;
     }
     unfairness(&run.tasks, &run.cgroups).ok().map(|part| part * 100.0)
+}
+
+/// Returns how much more CPU time than `cpu.max` allows the cgroup had that exceeds its limit most,
+/// as a part of what is allowed, with the cgroup's path. None if no cgroup has a limit. Allowed are
+/// the burst, and the quota of each period that has begun at any time of the run.
+pub fn quota_excess<'a>(run: &Run, program: &'a Program) -> Option<(f64, &'a str)> {
+    let limited = program.cgroups.iter().filter_map(|group| {
+        let quota = group.quota?;
+        let result = run.cgroups.iter().find(|g| trimmed(&g.path) == trimmed(&group.path))?;
+        // The first period of a cgroup can begin at any time.
+        let periods = run.virtual_ns.div_ceil(group.period.0.max(1)) + 1;
+        let allowed = quota.0 as f64 * periods as f64 + group.burst.0 as f64;
+        Some(((result.run_ns as f64 / allowed - 1.0).max(0.0), group.path.as_str()))
+    });
+    limited.max_by(|a, b| a.0.total_cmp(&b.0))
 }
 
 /// Returns the unfairness of a run, from 0 to 1; else the reason why it is unknown.

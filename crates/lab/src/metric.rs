@@ -149,21 +149,25 @@ metrics! {
                 .agrees(&["run_queue_wait_p50", "run_queue_wait_p90", "run_queue_wait_p99"]);
     }
     "timers" {
-        "from a timer's expiry until the thread ran, summed over a loop; over the loops whose last \
-         timer was not missed",
+        "from the end of a timer's period until the thread that waited for it ran; for a timer that a \
+         thread reached late, until it reached it; for one that it has not reached, until the end of \
+         the run",
         "the same" =>
             TIMER_LATENCY_MEAN = metric("timer_latency_mean", Unit::Ns).less()
                 .rows(&[deciding(row("timer_latency_mean", "timer latency mean"))]),
             TIMER_LATENCY_MAX = metric("timer_latency_max", Unit::Ns).less();
-        "time left when a loop reached its timer; negative when it was late; over the loops with a \
-         timer",
+        "time left when a thread reached its timer; negative when it was late, or when the run ended \
+         before it came",
         "the same" =>
             TIMER_SLACK_MIN = metric("timer_slack_min", Unit::Ns).more()
                 .rows(&[row("timer_slack_min", "timer slack min")]),
             TIMER_SLACK_MEAN = metric("timer_slack_mean", Unit::Ns).more();
-        "timers that had expired before they were reached",
-        "the same" =>
-            TIMERS_MISSED = metric("timers_missed", Unit::One).less();
+        "periods of timers that were over before their threads came: those that were reached late, \
+         those that a relative timer passed over, those that were not reached by the end of the run; \
+         a timer that several threads share counts once",
+        "the same, without timers that several threads share and nobody reached by the end" =>
+            TIMERS_MISSED = metric("timers_missed", Unit::One).less()
+                .rows(&[deciding(row("timers_missed", "timers missed"))]);
     }
     "switches" {
         "every switch of a CPU from one task to another, idle included",
@@ -233,6 +237,11 @@ metrics! {
         "the same" =>
             WEIGHT_ERROR = metric("weight_error", Unit::Percent).less()
                 .rows(&[deciding(row("weight_error", "CPU time against weights"))]);
+        "CPU time that a cgroup had beyond its `cpu.max`, in percent of what the limit allows, for the \
+         cgroup that exceeds its limit most; only with `cpu.max`",
+        "the same" =>
+            QUOTA_EXCESS = metric("quota_excess", Unit::Percent).less()
+                .rows(&[deciding(row("quota_excess", "CPU time beyond cpu.max"))]);
         "waits for contended locks of the kernel and of BPF: their number and their length",
         "-" =>
             LOCK_WAITS = metric("lock_waits", Unit::One).less(),
@@ -288,8 +297,9 @@ metrics! {
             NUMA_TASK_SWAPS = metric("numa_task_swaps", Unit::One);
     }
     "guests" {
-        "time of all virtual CPUs (vCPUs) in threads' own work, without spinning; only with guests, as \
-         the other metrics of guests",
+        "time of all virtual CPUs (vCPUs) in threads' own work, without spinning, with what interrupts \
+         of the host took of it, which a guest does not see; only with guests, as the other metrics of \
+         guests",
         "-" =>
             GUEST_USER = metric("guest_user", Unit::Ns)
                 .rows(&[share("guest_user", "vCPUs in threads")]);
@@ -327,7 +337,8 @@ metrics! {
         "-" =>
             GUEST_YIELDS = metric("guest_yields", Unit::One),
             GUEST_YIELDS_DONE = metric("guest_yields_done", Unit::One);
-        "from a wake-up of a guest's thread until it runs on a vCPU that is on a CPU",
+        "from a wake-up of a guest's thread, or the time at which its timer was due, until it runs on a \
+         vCPU that is on a CPU",
         "-" =>
             GUEST_WAKEUP_LATENCY = metric("guest_wakeup_latency_<q>", Unit::Ns).less()
                 .parts(&[P50, P90, P99, P99_9, MAX])

@@ -21,7 +21,7 @@ use std::fmt::Write;
 use crate::agreement::{Agreement, Agrees};
 use crate::compare::{Column, change_of, column, is_per_cpu, known, values};
 use crate::metric::{
-    self, Better, CPU_BUSY, CPU_IDLE, CPU_OVERHEAD, Metric, OP_MEAN, Row, Show, Unit,
+    self, Better, CPU_BUSY, CPU_IDLE, CPU_OVERHEAD, Metric, OP_MEAN, Row, Show, THROUGHPUT, Unit,
 };
 use crate::results::{Manifest, Results};
 use crate::run::{CgroupResult, Run};
@@ -167,9 +167,11 @@ fn rows(groups: &[&[Run]], selection: &Selection) -> Vec<MetricRow> {
         .map(|(metric, row)| MetricRow::declared(metric, row, first))
         .collect();
     rows.extend(other_rows(groups, selection));
-    // A metric that is 0 everywhere is left out, unless it was asked for by its name.
+    // A metric that is 0 everywhere is left out, unless it was asked for by its name. That nothing
+    // was finished is told.
     let is_in = |row: &MetricRow, run: &Run| {
-        row.value_in(run).is_some_and(|value| value != 0.0 || selection.names(row.metric()))
+        let told = |name| name == THROUGHPUT.name || selection.names(name);
+        row.value_in(run).is_some_and(|value| value != 0.0 || told(row.metric()))
     };
     rows.retain(|row| groups.iter().any(|g| g.iter().any(|run| is_in(row, run))));
     rows

@@ -11,8 +11,8 @@ use indexmap::IndexMap;
 use scxlab_workload::Program;
 use serde::{Deserialize, Serialize};
 
-use crate::fairness::weight_error;
-use crate::metric::WEIGHT_ERROR;
+use crate::fairness::{quota_excess, weight_error};
+use crate::metric::{Metric, QUOTA_EXCESS, WEIGHT_ERROR};
 use crate::story::Story;
 
 /// The result of one run.
@@ -58,16 +58,30 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the run with `counts`, `never_ran` and the metric `weight_error` filled in from its
-    /// other fields.
+    /// Returns the run with `counts`, `never_ran` and the metrics `weight_error` and `quota_excess`
+    /// filled in from its other fields.
     pub fn with_verdict(self, program: &Program) -> Run {
         let counts = !self.was_ejected() && self.stop.is_regular();
         let never_ran = never_ran(&self);
         let error = weight_error(&self, program);
+        let excess = quota_excess(&self, program);
         let mut run = Run { counts, never_ran, ..self };
+        let mut add = |metric: Metric, value: f64| {
+            let unit = metric.unit_of(metric.name, "");
+            run.metrics.insert(metric.name.to_owned(), MetricValue { value, unit });
+        };
         if let Some(value) = error {
-            let unit = WEIGHT_ERROR.unit_of(WEIGHT_ERROR.name, "");
-            run.metrics.insert(WEIGHT_ERROR.name.to_owned(), MetricValue { value, unit });
+            add(WEIGHT_ERROR, value);
+        }
+        if let Some((part, path)) = excess {
+            let percent = part * 100.0;
+            add(QUOTA_EXCESS, percent);
+            if percent > QUOTA_TOLERANCE_PERCENT {
+                run.notes.push(format!(
+                    "the scheduler does not keep cpu.max: cgroup {path} had {percent:.0} % more CPU \
+                     time than its limit allows"
+                ));
+            }
         }
         run
     }
@@ -99,6 +113,12 @@ impl Run {
     /// Tells whether the scheduler left before the end, for any reason.
     pub fn was_ejected(&self) -> bool {
         self.exit.kind != Exit::NONE
+    }
+
+    /// Tells whether no cgroup had noticeably more CPU time than its `cpu.max` allows.
+    pub fn keeps_quotas(&self) -> bool {
+        let excess = self.metrics.get(QUOTA_EXCESS.name);
+        excess.is_none_or(|excess| excess.value <= QUOTA_TOLERANCE_PERCENT)
     }
 
     /// Tells whether the scheduler stayed, every task ran, and the run ended regularly.
@@ -139,6 +159,10 @@ fn never_ran(run: &Run) -> Vec<NeverRan> {
     let all = tasks.chain(threads).filter(|(_, run_ns, wait_ns)| waited(*run_ns, *wait_ns));
     all.map(|(name, _, wait_ns)| NeverRan { name, wait_ns }).collect()
 }
+
+/// Part of a cgroup's limit by which the cgroup may exceed it, in percent: CPUs notice the end of a
+/// quota late.
+pub const QUOTA_TOLERANCE_PERCENT: f64 = 5.0;
 
 /// The kernel's default slice in ns, `SCX_SLICE_DFL`.
 const SLICE_DFL_NS: u64 = 20_000_000;
@@ -227,6 +251,8 @@ stop_kinds! {
         the limit (`--memory-limit`)";
     MemoryFull = "memory_full", false, "no node of the simulated machine has room for a page of a \
         region";
+    ThreadsMissing = "threads_missing", false, "a thread with which the workload starts was refused; \
+        the others ran as long as they should";
     Unmodelled = "unmodelled", false, "a program needs what the simulator does not model";
     Interrupted = "interrupted", false, "Ctrl-C, SIGTERM or `--deadline` ended it; the message tells if it was \
         not begun";

@@ -11,6 +11,8 @@ pub struct CgroupTime {
     /// Path from the root, which is `/`.
     pub path: String,
     pub weight: u32,
+    /// Whether the cgroup has `cpu.idle`, with which its weight does not count.
+    pub idle: bool,
     pub own_ns: u64,
     /// Whether one of its tasks waited for a CPU. Such a cgroup is entitled to a share even if it
     /// got none.
@@ -29,6 +31,12 @@ pub struct CoscheduledTime {
     pub all_ns: u64,
 }
 
+/// Returns the weight with which a cgroup competes, in the kernel's units: 1024 for weight 100, and
+/// `WEIGHT_IDLEPRIO` with `cpu.idle`.
+fn load(group: &CgroupTime) -> u64 {
+    if group.idle { 3 } else { u64::from(group.weight) * 1024 / 100 }
+}
+
 /// Sums the CPU time below each cgroup, and computes shares among the children of one parent. A
 /// cgroup whose tasks neither ran nor waited is entitled to no share.
 pub fn shares(groups: &[CgroupTime]) -> Vec<CgroupResult> {
@@ -38,12 +46,12 @@ pub fn shares(groups: &[CgroupTime]) -> Vec<CgroupResult> {
     for (group, (run, _)) in groups.iter().zip(&all).filter(|(_, (_, wanted))| *wanted) {
         let family = families.entry(parent(&group.path)).or_default();
         family.0 += run;
-        family.1 += u64::from(group.weight);
+        family.1 += load(group);
     }
     let result = |(group, (run, wanted)): (&CgroupTime, &(u64, bool))| {
         let (family_run, family_weight) =
             families.get(&parent(&group.path)).copied().unwrap_or_default();
-        let weight = if *wanted { u64::from(group.weight) } else { 0 };
+        let weight = if *wanted { load(group) } else { 0 };
         CgroupResult {
             path: group.path.clone(),
             weight: group.weight,
@@ -123,6 +131,7 @@ mod tests {
         let group = |i: u32| CgroupTime {
             path: format!("/all/{i}"),
             weight: 100,
+            idle: false,
             own_ns: 1,
             waited: false,
             coscheduled: CoscheduledTime::default(),
@@ -149,6 +158,7 @@ mod tests {
         let group = |path: &str, weight, own_ns| CgroupTime {
             path: path.into(),
             weight,
+            idle: false,
             own_ns,
             waited: own_ns > 0,
             coscheduled,
@@ -168,6 +178,21 @@ mod tests {
         assert_eq!((found[4].share_permille, found[4].weight_permille), (Some(0.0), 0.0));
     }
 
+    #[test]
+    fn an_idle_cgroup_is_promised_next_to_nothing() {
+        let group = |path: &str, idle| CgroupTime {
+            path: path.into(),
+            weight: 100,
+            idle,
+            own_ns: 100,
+            waited: true,
+            coscheduled: CoscheduledTime::default(),
+        };
+        let found = shares(&[group("/a", false), group("/b", false), group("/c", true)]);
+        let promised = found.iter().map(|g| g.weight_permille.round()).collect::<Vec<_>>();
+        assert_eq!(promised, [499.0, 499.0, 1.0]);
+    }
+
     /// A cgroup whose tasks wait but never run still has its entitled share. A cgroup has no share
     /// of the CPU time if neither the cgroup nor a sibling ran.
     #[test]
@@ -175,6 +200,7 @@ mod tests {
         let group = |path: &str, own_ns, waited| CgroupTime {
             path: path.into(),
             weight: 100,
+            idle: false,
             own_ns,
             waited,
             coscheduled: CoscheduledTime::default(),

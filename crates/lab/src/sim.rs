@@ -234,10 +234,9 @@ pub fn kernel_target(machine: &Arc<Machine>) -> Result<KernelTarget, SimError> {
 /// Creates the behaviour of the workload, without the workload's duration. The kernel ends the run,
 /// because a timer of the behaviour would look like an event that tasks may wait for.
 fn behavior(spec: &SimSpec<'_>) -> Result<Box<dyn Behavior>, SimError> {
-    let costs = &spec.machine.costs;
     let config = ExecConfig {
         nr_cpus: spec.machine.topology.nr_cpus() as u32,
-        costs: SyscallCosts::from_lookup(|name| costs.workload_ns(name)),
+        costs: SyscallCosts::of(&spec.machine.costs),
         perturb: spec.perturb,
         duration: None,
         nodes: nodes(spec.machine),

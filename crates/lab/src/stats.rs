@@ -53,8 +53,8 @@ impl Summary {
 /// Relative difference between the treated values and the baseline's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Change {
-    /// Mean of the treated values over the baseline's mean, minus 1. None if the baseline's mean is
-    /// 0.
+    /// Difference of the means over the size of the baseline's mean: positive if the treated mean
+    /// is the larger one, also if both are negative. None if the baseline's mean is 0.
     pub relative: Option<f64>,
     /// Lower limit of the 95 % interval of `relative`, and in `high` the upper limit; None if there
     /// is no interval, as for fewer than two pairs.
@@ -102,10 +102,11 @@ impl Change {
 
 /// Compares pairs `(baseline, treated)` that share a seed.
 ///
-/// The relative change is the ratio of means less 1. The change's interval comes from the spread of
-/// `treated - ratio * baseline` over the pairs (ratio estimator, linearised), so effects that both
-/// runs share under one seed cancel, and pairs that contain a zero do no harm. If the baseline's
-/// mean is 0, there is no ratio, and the verdict is about the difference.
+/// The relative change is the ratio of means less 1, with the sign of the difference. The change's
+/// interval comes from the spread of `treated - ratio * baseline` over the pairs (ratio estimator,
+/// linearised), so effects that both runs share under one seed cancel, and pairs that contain a
+/// zero do no harm. If the baseline's mean is 0, there is no ratio, and the verdict is about the
+/// difference.
 pub fn change(pairs: &[(f64, f64)]) -> Change {
     let none = Change { verdict: Verdict::Unknown, ..Change::NONE };
     let n = pairs.len();
@@ -124,11 +125,12 @@ pub fn change(pairs: &[(f64, f64)]) -> Change {
     }
     let ratio = treated / base;
     let squares: f64 = pairs.iter().map(|(b, t)| (t - ratio * b) * (t - ratio * b)).sum();
-    let relative = Some(ratio - 1.0);
+    let by = (treated - base) / base.abs();
+    let relative = Some(by);
     let Some(half) = half_width(squares, n).map(|h| h / base.abs()) else {
         return Change { relative, ..none };
     };
-    let (low, high) = (ratio - 1.0 - half, ratio - 1.0 + half);
+    let (low, high) = (by - half, by + half);
     let verdict = match verdict {
         Verdict::Equal => Verdict::Equal,
         _ if low > 0.0 || high < 0.0 => Verdict::Different,
@@ -138,7 +140,7 @@ pub fn change(pairs: &[(f64, f64)]) -> Change {
 }
 
 /// Compares two independent samples, such as the runs on two targets. The interval is Welch's
-/// interval for the ratio of means less 1, linearised as in `change`.
+/// interval for the relative difference of means, linearised as in `change`.
 pub fn change_between(baseline: &[f64], treated: &[f64]) -> Change {
     let none = Change { verdict: Verdict::Unknown, ..Change::NONE };
     if baseline.is_empty() || treated.is_empty() {
@@ -149,7 +151,8 @@ pub fn change_between(baseline: &[f64], treated: &[f64]) -> Change {
         return none;
     }
     let ratio = other / base;
-    let relative = Some(ratio - 1.0);
+    let by = (other - base) / base.abs();
+    let relative = Some(by);
     let (Some(a), Some(b)) = (variance_of_mean(baseline), variance_of_mean(treated)) else {
         return Change { relative, ..none };
     };
@@ -162,7 +165,7 @@ pub fn change_between(baseline: &[f64], treated: &[f64]) -> Change {
     }
     let freedom = variance * variance / (a * a / freedom_a + b * b / freedom_b);
     let half = t_quantile(0.025, freedom.floor().max(1.0) as usize) * variance.sqrt() / base.abs();
-    let (low, high) = (ratio - 1.0 - half, ratio - 1.0 + half);
+    let (low, high) = (by - half, by + half);
     let verdict = if low > 0.0 || high < 0.0 { Verdict::Different } else { Verdict::Noise };
     Change { relative, low: Some(low), high: Some(high), verdict }
 }

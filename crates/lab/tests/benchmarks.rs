@@ -72,18 +72,18 @@ fn tokens_move_in_parallel() {
 }
 
 /// In numa02 all memory lies on the node of the first thread, so threads on the other node access
-/// remote memory. In numa01 two threads of a process run on different nodes, and one of them is
-/// away from the memory.
+/// remote memory. In numa01 each of two processes has memory of its own.
 #[test]
 fn memory_lies_where_threads_touched_it() {
     let remote = |work: &str| {
         let run = run(work, "2n2c1t");
         metric(&run, "memory_remote_accesses") / metric(&run, "memory_accesses")
     };
-    for work in ["numa01,threads=2", "numa02,threads=4"] {
-        let shared = remote(&format!("{work},size=64MiB,passes=10"));
-        assert!((0.3..0.7).contains(&shared), "{work}: {shared}");
-    }
+    let shared = remote("numa02,threads=4,size=64MiB,passes=10");
+    assert!((0.3..0.7).contains(&shared), "numa02: {shared}");
+    // Where the processes of numa01 run is up to the scheduler.
+    let own = remote("numa01,threads=2,size=64MiB,passes=10");
+    assert!(own < shared, "numa01: {own}, numa02: {shared}");
 }
 
 #[test]

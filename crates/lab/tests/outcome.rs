@@ -123,7 +123,7 @@ fn a_wake_up_that_is_never_served_counts() {
     for ms in [40, 100, 300] {
         let run = run("vtime", work, "1n1c1t", ms, 1);
         let latency = metric(&run, "wakeup_latency_max");
-        let open = (ms - 21) as f64 * 1e6;
+        let open = (ms - 20) as f64 * 1e6;
         assert!(latency > open - 1e6 && latency < open + 1e6, "{ms} ms: {latency} ns");
         assert_eq!(run.never_ran, [], "{ms} ms");
     }
@@ -192,20 +192,41 @@ fn a_metric_without_samples_is_absent() {
     let slack = metric(&met, "timer_slack_mean");
     assert!((3.5e6..4.5e6).contains(&slack), "{slack}");
     assert!(metric(&met, "timer_latency_mean") > 500.0);
-    // With 9 ms of work in a period of 5 ms, thread `a` misses all its timers: the slack is
-    // negative, and the latency is absent instead of 0.
-    let missed = run("vtime", &timer("9ms"), "1n2c1t", 100, 1);
-    assert!(metric(&missed, "timers_missed") >= 9.0);
-    assert!(metric(&missed, "timer_slack_mean") < -3e6);
-    assert!(!has(&missed, "timer_latency_mean") && !has(&missed, "timer_latency_max"));
-    // With 200 ms of work, thread `a` does not end its first loop in the 100 ms of the run, so
-    // there is no mean.
-    let none = run("vtime", &timer("200ms"), "1n2c1t", 100, 1);
-    assert!(!has(&none, "timer_slack_mean") && !has(&none, "timer_latency_mean"));
-    // The latency is missing in one of the two runs, so it is not compared.
-    let all = compare(&[met, missed], 1, 2);
-    assert!(!all.iter().any(|c| c.metric.starts_with("timer_latency")));
-    assert!(all.iter().any(|c| c.metric == "timer_slack_mean"));
+    // A metric that one of the two runs lacks is not compared.
+    let all = compare(&[met, hog], 1, 2);
+    assert!(!all.iter().any(|c| c.metric.starts_with("timer_")));
+}
+
+/// The less a thread does in time, the worse are the figures about its timers, also if it comes to
+/// none of them before the run ends. A timer in a loop counts as one in a phase.
+#[test]
+fn timers_that_are_missed_or_not_reached_count() {
+    for (mode, form) in [("absolute", "phase"), ("relative", "phase"), ("absolute", "loop")] {
+        let of = |work: &str| {
+            let open = match form {
+                "phase" => "phase = { name = 'p', times = 1000, ops = [",
+                _ => "loop = { times = 1000, ops = [",
+            };
+            let text = format!(
+                "[[thread]]\nname = 'a'\nops = [{{ {open}{{ compute = '{work}' }}, \
+                 {{ timer = {{ name = 't', period = '5ms', mode = '{mode}' }} }}] }} }}]"
+            );
+            run("vtime", &text, "1n2c1t", 100, 1)
+        };
+        let runs = ["1ms", "4ms", "9ms", "24ms", "200ms"].map(of);
+        let missed = runs.each_ref().map(|run| metric(run, "timers_missed"));
+        assert_eq!(missed[..2], [0.0, 0.0], "{mode} {form}");
+        // 20 periods end in the run.
+        assert!(missed[2] >= 9.0 && missed[4] >= 19.0, "{mode} {form}: {missed:?}");
+        for name in ["timer_latency_mean", "timer_latency_max", "timers_missed"] {
+            let values = runs[1..].iter().map(|run| metric(run, name)).collect::<Vec<_>>();
+            assert!(values.is_sorted(), "{mode} {form}: {name} {values:?}");
+        }
+        for name in ["timer_slack_mean", "timer_slack_min"] {
+            let values = runs.iter().map(|run| -metric(run, name)).collect::<Vec<_>>();
+            assert!(values.is_sorted(), "{mode} {form}: {name} {values:?}");
+        }
+    }
 }
 
 /// If only some runs called an operation, each other run counts as 0 calls, and its mean time is
@@ -262,10 +283,12 @@ fn an_ejection_loses_no_wait() {
     for machine in MACHINES {
         for after in [30, 80] {
             let scheduler = format!("{STARVING},eject_after_ns={}", after * MS);
-            let run = run(&scheduler, &victims(2), machine, 100, 1);
+            let run = run(&scheduler, &victims(2), machine, 150, 1);
             let (max, about) =
                 (metric(&run, "run_queue_wait_max") / 1e6, format!("{machine}, {after} ms"));
-            assert!((after as f64 - 1.0..after as f64 + 15.0).contains(&max), "{about}: {max} ms");
+            // The ejection comes with the first operation after that time, at the latest when a
+            // slice of 20 ms ends.
+            assert!((after as f64 - 1.0..after as f64 + 40.0).contains(&max), "{about}: {max} ms");
             let victims = run.tasks.iter().filter(|t| t.name.starts_with("victim"));
             let waited = |ns: Option<u64>| ns >= Some((after - 1) * MS);
             assert!(victims.clone().all(|t| waited(t.wait_ns) && t.run_ns > 0), "{about}");
@@ -312,7 +335,9 @@ fn nothing_is_said_of_runs_that_all_ended_badly() {
     let (stayed, left) = (runs("vtime", LOAD, 40, 3), runs(&leaving(10, 1000), LOAD, 40, 3));
     for (base, treated) in [(&stayed, &left), (&left, &stayed), (&left, &left)] {
         let all: Vec<Run> = base.iter().chain(treated).cloned().collect();
-        let found = compare(&all, 3, 2);
+        let mut found = compare(&all, 3, 2);
+        // Not every run waits for a lock.
+        found.retain(|c| !c.metric.starts_with("lock_wait_"));
         assert!(found.len() > 30);
         for c in &found {
             assert_eq!(
@@ -368,4 +393,40 @@ fn faults_of_a_leaving_scheduler_are_said() {
     }
     let clean = run("lapse,eject_after_ns=5000000", &victims(1), "1n2c1t", 20, 1);
     assert!(!clean.notes.iter().any(|note| note.contains("fault")), "{:?}", clean.notes);
+}
+
+/// The less `cpu.max` allows, the further a scheduler that does not know it exceeds it; the default
+/// class keeps it.
+#[test]
+fn cpu_time_beyond_a_limit_is_told() {
+    for machine in ["1n2c1t", "1n2c2t", "2n2c1t"] {
+        let excess = |scheduler: &str, quota: &str| {
+            let work = format!(
+                "[[cgroup]]\npath = '/capped'\nquota = '{quota}'\nperiod = '100ms'\n\
+                 [[thread]]\nname = 'hog'\ninstances = 2\ncgroup = '/capped'\n\
+                 ops = [{{ loop = {{ ops = [{{ compute = '1ms' }}, {{ count = 1 }}] }} }}]"
+            );
+            let run = run(scheduler, &work, machine, 1000, 1);
+            let noted = run.notes.iter().any(|note| note.contains("does not keep cpu.max"));
+            assert_eq!(noted, !run.keeps_quotas(), "{machine} {scheduler} {quota}");
+            metric(&run, "quota_excess")
+        };
+        let ignored = ["150ms", "50ms", "20ms"].map(|quota| excess("vtime", quota));
+        assert!(ignored[0] > 5.0 && ignored.is_sorted(), "{machine}: {ignored:?}");
+        let kept = ["150ms", "50ms", "20ms"].map(|quota| excess("eevdf", quota));
+        assert_eq!(kept, [0.0; 3], "{machine}");
+    }
+    let without = run("vtime", "hogs,tasks=2", "1n2c1t", 50, 1);
+    assert!(!without.metrics.contains_key("quota_excess") && without.keeps_quotas());
+}
+
+/// A run without a thread that the scheduler refused at the start does less work, and does not
+/// count.
+#[test]
+fn a_run_without_all_threads_does_not_count() {
+    let refused = run("lapse,refuse_permille=500", &victims(8), "1n2c1t", 50, 1);
+    assert_eq!(refused.stop.kind, StopKind::ThreadsMissing, "{:?}", refused.stop);
+    assert!(!refused.counts && refused.tasks.len() < 9, "{refused:?}");
+    let whole = run("lapse", &victims(8), "1n2c1t", 50, 1);
+    assert!(whole.counts && whole.tasks.len() == 9);
 }

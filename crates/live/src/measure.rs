@@ -16,6 +16,7 @@ use scxlab_lab::shares::{CgroupTime, shares};
 use scxlab_machine::id::CpuId;
 use scxlab_machine::topology::{Distance, Topology};
 use scxlab_workload::native::{NativeReport, NativeStop, NativeTask};
+use scxlab_workload::timers::TimerTotals;
 use scxlab_workload::{Program, RegionPages};
 
 use crate::guest::{self, GuestReport};
@@ -101,8 +102,9 @@ impl Measured<'_> {
             t.times(metric, times.count(), times.max, |at| times.quantile(u64::from(at)));
         }
         let reports = [*report].into_iter().chain(self.guests.iter().map(|guest| &guest.report));
-        let totals = reports.flat_map(NativeReport::loop_totals).map(|(_, totals)| totals);
-        t.loops(&totals.collect::<Vec<_>>());
+        let mut timers = TimerTotals::default();
+        reports.for_each(|report| timers.add(&report.timer_totals()));
+        t.timers(&timers);
         self.switches(&mut t);
         let of_all = |all: &[u64]| all.iter().sum();
         t.count(&metric::CPU_BUSY, of_all(&reading.busy_ns));
@@ -237,18 +239,19 @@ impl Measured<'_> {
             let mut inside = self.report.tasks.iter().filter(|t| t.cgroup == path);
             inside.find_map(|t| seen.get(&key(t)).map(|s| s.cgroup))
         };
-        let group = |path: &str, weight| CgroupTime {
+        let group = |path: &str, weight, idle| CgroupTime {
             path: path.into(),
             weight,
+            idle,
             own_ns: tasks.iter().filter(|t| t.cgroup == path).map(|t| t.run_ns).sum(),
             waited: tasks.iter().any(|t| t.cgroup == path && t.wait_ns > Some(0)),
             coscheduled: inode_of(path)
                 .and_then(|inode| self.reading.cgroups.get(&inode).copied())
                 .unwrap_or_default(),
         };
-        let mut groups = vec![group("/", 100)];
+        let mut groups = vec![group("/", 100, false)];
         let defined = scxlab_workload::compile::cgroups(program);
-        groups.extend(defined.iter().map(|c| group(&c.path, c.weight)));
+        groups.extend(defined.iter().map(|c| group(&c.path, c.weight, c.idle)));
         shares(&groups)
     }
 

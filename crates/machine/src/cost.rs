@@ -295,7 +295,7 @@ impl CostTable {
     }
 
     /// Returns the cost of a workload's op by its name, beyond the costs that the kernel model
-    /// charges. None for ops that the kernel model charges itself (fork, exec, exit, yield).
+    /// charges. None for ops whose cost is that of a system call (fork, exec, exit, yield).
     pub fn workload_ns(&self, name: &str) -> Option<Nanos> {
         let w = &self.workload;
         Some(match name {

@@ -3,15 +3,20 @@
 //!
 //! Owns: the rule. A scheduler is recommended if it is better than the first one beyond noise, by
 //! throughput or, if no scheduler is, by p99 wake-up latency. If it is worse by the other beyond
-//! noise, the sentence names the best for each. A scheduler that was ejected, starved a task or was
-//! cut off in any run is never recommended.
+//! noise, the sentence names the best for each, and what that one costs. Differences count from the
+//! size on from which they matter to `scxlab advise`, and a p99 from 100 wake-ups on. A scheduler
+//! that was ejected, starved a task, was cut off or did not keep `cpu.max` in any run is never
+//! recommended.
 
 #[cfg(test)]
 mod tests;
 
+use scxlab_lab::advise::judge::matters;
+use scxlab_lab::advise::value::samples;
 use scxlab_lab::compare::{change_of, known, values};
+use scxlab_lab::metric::{WAKEUP_LATENCY, WAKEUPS};
 use scxlab_lab::run::Run;
-use scxlab_lab::stats;
+use scxlab_lab::stats::{self, Summary};
 
 use crate::data::Verdict;
 use crate::session::{Document, Group};
@@ -94,7 +99,12 @@ fn answer(document: &Document) -> Answer {
             Some((other, lost)) => {
                 let best = winners.iter().flatten().find(|(goal, _)| goal.metric == other.metric);
                 let instead = match best {
-                    Some((_, (best, _))) => format!("take {}", best.name),
+                    Some((_, (best, _))) => match cost(*goal, base, best) {
+                        Some(price) => {
+                            format!("take {} ({} {})", best.name, goal.words, amount(*goal, price))
+                        }
+                        None => format!("take {}", best.name),
+                    },
                     None => format!("stay with {}", base.name),
                 };
                 format!(
@@ -141,9 +151,20 @@ struct Gain {
     high: f64,
 }
 
+/// Returns the gain of a scheduler; None if it is too small to matter, or comes from too few
+/// wake-ups.
 fn gain(goal: Goal, base: &Group<'_>, group: &Group<'_>) -> Option<Gain> {
     let change = change(goal, base.runs, group.runs);
     let (mean, low, high) = (change.relative?, change.low?, change.high?);
+    let of = |runs: &[Run], metric| Summary::of(&known(&values(runs, metric))).mean;
+    let p99 =
+        WAKEUP_LATENCY.parts.iter().find(|part| WAKEUP_LATENCY.named(part.name) == goal.metric);
+    let few = p99.is_some_and(|p99| {
+        of(base.runs, WAKEUPS.name).is_some_and(|found| found < samples(p99) as f64)
+    });
+    if few || !matters(goal.metric, of(base.runs, goal.metric)?, of(group.runs, goal.metric)?) {
+        return None;
+    }
     let (low, high) = if goal.sign > 0.0 { (low, high) } else { (-high, -low) };
     Some(Gain { mean: goal.sign * mean, low, high })
 }
@@ -194,7 +215,13 @@ fn bad(group: &Group<'_>) -> Option<String> {
     let of = group.runs.len();
     let (ejected, cut) = (count(Run::was_ejected), count(|run| !run.stop.is_regular()));
     let starved = count(|run| !run.never_ran.is_empty());
-    let what = [(ejected, "ejected"), (cut, "cut off"), (starved, "with a task that never ran")];
+    let beyond = count(|run| !run.keeps_quotas());
+    let what = [
+        (ejected, "ejected"),
+        (cut, "cut off"),
+        (starved, "with a task that never ran"),
+        (beyond, "with more CPU time than cpu.max allows"),
+    ];
     let what = what.into_iter().filter(|(runs, _)| *runs > 0);
     let what: Vec<String> = what.map(|(runs, what)| format!("{runs} of {of} {what}")).collect();
     (!what.is_empty()).then(|| format!("{} is out: {}.", group.name, what.join(", ")))

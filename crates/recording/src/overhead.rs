@@ -45,8 +45,8 @@ impl Overhead {
             before_interrupt_wake: c.irq.timer_ns + before_wake,
             before_wake,
             after_wake: lock + c.sched.enqueue_ns,
-            fork: c.syscall.fork_ns + c.workload_ns("fork").unwrap_or(0),
-            exit: c.syscall.exit_ns + c.workload_ns("exit").unwrap_or(0),
+            fork: c.syscall.fork_ns,
+            exit: c.syscall.exit_ns,
             attributes: c.syscall.entry_ns,
             machine: machine.clone(),
         }

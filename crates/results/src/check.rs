@@ -9,7 +9,8 @@
 //! of the gate over all cells (Benjamini and Hochberg). It *passed* if it does not exceed one of
 //! them by the same kind of test, or if its mean does not and the interval of the change is as
 //! narrow as the gate's precision. Otherwise it is *undecided*. A run that is missing in NEW, or
-//! failed only there, is a regression whatever the means say.
+//! failed only there, or in which only there a cgroup had more than its `cpu.max`, is a regression
+//! whatever the means say. A run that failed in BASE is not compared.
 
 mod report;
 #[cfg(test)]
@@ -173,7 +174,9 @@ pub fn until_decided<E: From<Refusal>>(
         let is_open = |cell: &Cell| open.as_ref().is_none_or(|open| open.contains(cell));
         let (base, new) = more(&is_open, *runs)?;
         let report = compare(&base, &new, gate, looks.len())?;
-        let undecided = report.findings.iter().filter(|f| f.verdict == Verdict::Undecided);
+        // More runs decide nothing in a cell in which all have failed.
+        let undecided =
+            report.findings.iter().filter(|f| f.verdict == Verdict::Undecided && f.base.n > 0);
         open = Some(undecided.map(|finding| finding.cell.clone()).collect());
         last = Some(report);
         if open.as_ref().is_some_and(BTreeSet::is_empty) {
@@ -354,8 +357,12 @@ fn pair<'a>(
             (Some(now), true) if !now.succeeded() => lost(*seed, failure(now)),
             (Some(now), false) if restarts_at(before) && restarts_at(now) => restarts += 1,
             (Some(now), false) if !now.succeeded() => both += 1,
-            (Some(now), is_sound) => {
-                mended += usize::from(!is_sound);
+            // What the runs of BASE lack would make NEW look worse.
+            (Some(_), false) => mended += 1,
+            (Some(now), true) => {
+                if !now.keeps_quotas() && before.keeps_quotas() {
+                    lost(*seed, "a cgroup of NEW had more CPU time than its cpu.max".to_owned());
+                }
                 pairs.push((*before, *now));
             }
         }

@@ -19,10 +19,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
-use scxlab_lab::metric::{self, Better};
+use scxlab_lab::metric::{self, Better, QUOTA_EXCESS};
 use scxlab_lab::report::csv;
 use scxlab_lab::results::{Manifest, Results, Version};
-use scxlab_lab::run::{Exit, MetricValue, NeverRan, Run, StopKind, StopReason, TaskResult};
+use scxlab_lab::run::{
+    Exit, MetricValue, NeverRan, QUOTA_TOLERANCE_PERCENT, Run, StopKind, StopReason, TaskResult,
+};
 use scxlab_machine::hash::hash_bytes;
 use serde::{Deserialize, Serialize};
 
@@ -538,6 +540,12 @@ impl StoredRun {
     /// Tells whether the scheduler stayed, every task ran, and the run ended regularly.
     pub fn succeeded(&self) -> bool {
         self.counts && self.never_ran == 0
+    }
+
+    /// Tells whether no cgroup had noticeably more CPU time than its `cpu.max` allows.
+    pub fn keeps_quotas(&self) -> bool {
+        let excess = self.metrics.get(QUOTA_EXCESS.name);
+        excess.is_none_or(|excess| excess.value <= QUOTA_TOLERANCE_PERCENT)
     }
 
     /// Returns the value of a metric; None if the run does not count or lacks it.

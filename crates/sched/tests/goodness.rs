@@ -86,10 +86,11 @@ fn the_one_lock_is_waited_for_the_more_the_more_cpus_and_tasks() {
 
 #[test]
 fn hamq_steals() {
-    let (mut k, loaded) = attached("4c", "sleepers,tasks=24", HAMQ, 1);
+    let sleepers = "[[thread]]\nname = \"s\"\ninstances = 24\nops = [{ set_affinity = \"0\" }, { compute = \"1ms\" }, \"clear_affinity\", { loop = { ops = [{ compute = \"1ms\" }, { sleep = \"4ms\" }] } }]";
+    let (mut k, loaded) = attached("4c", sleepers, HAMQ, 1);
     k.run(Some(300 * MS));
     assert!(stat(&k, &loaded, "steals") > 10);
-    let (mut k, loaded) = attached("4c", "sleepers,tasks=24", VANILLA, 1);
+    let (mut k, loaded) = attached("4c", sleepers, VANILLA, 1);
     k.run(Some(300 * MS));
     assert_eq!(stat(&k, &loaded, "steals"), 0);
 }

@@ -3,9 +3,11 @@
 //! and external changes.
 
 use scxlab_kernel::Kernel;
+use scxlab_kernel::behavior::Sys;
 use scxlab_kernel::ext::op::Op;
 use scxlab_loader::link::Loaded;
-use scxlab_machine::Machine;
+use scxlab_machine::cpumask::CpuMask;
+use scxlab_machine::{Machine, TaskId};
 use scxlab_testkit::cases::check_folder;
 use scxlab_testkit::checks::{Contract, run_checked};
 use scxlab_testkit::churn::churn;
@@ -99,10 +101,17 @@ fn nobody_starves() {
 
 #[test]
 fn an_idle_cpu_takes_half_of_what_waits() {
-    let text = "[[thread]]\nname = \"hog\"\ninstances = 16\nops = [{ loop = { ops = [{ compute = \"1ms\" }] } }]";
+    // All begin on CPU 0.
+    let text = "[[thread]]\nname = \"hog\"\ninstances = 16\ncpus = \"0\"\nops = [{ loop = { ops = [{ compute = \"1ms\" }] } }]";
     let (mut k, loaded) = attached("4c", text, &[], 1);
     k.start();
-    k.advance(100 * MS);
+    k.advance(10 * MS);
+    let hogs: Vec<TaskId> =
+        k.tasks.iter().filter(|t| t.name.starts_with("hog")).map(|t| t.id).collect();
+    for hog in hogs {
+        k.user(|k| k.set_affinity(hog, &CpuMask::all(4))).unwrap();
+    }
+    k.advance(110 * MS);
     let lengths: Vec<i64> =
         (0..4).map(|cpu| 1 + global(&k, &loaded, &format!("rqs[{cpu}].nr_queued"))).collect();
     assert_eq!(lengths.iter().sum::<i64>(), 16, "{lengths:?}");

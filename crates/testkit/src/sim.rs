@@ -47,7 +47,7 @@ pub fn kernel_on(machine: Machine, text: &str, seed: u64) -> Kernel {
 /// As `kernel_on`, with system calls that take the time that the machine's cost table gives. With
 /// `kernel` and `kernel_on`, system calls take no time.
 pub fn kernel_with_calls(machine: Machine, text: &str, seed: u64) -> Kernel {
-    let costs = SyscallCosts::from_lookup(|name| machine.costs.workload_ns(name));
+    let costs = SyscallCosts::of(&machine.costs);
     boot(machine, text, seed, costs, Perturb::default())
 }
 
@@ -59,7 +59,7 @@ pub fn kernel_as_run(machine: Machine, text: &str, seed: u64) -> Kernel {
 
 /// As `kernel_as_run`, for a program.
 pub fn kernel_of(machine: Machine, program: &Program, seed: u64) -> Kernel {
-    let costs = SyscallCosts::from_lookup(|name| machine.costs.workload_ns(name));
+    let costs = SyscallCosts::of(&machine.costs);
     let perturb = Perturb { start_offset_max: 1_000_000, compute_noise_permille: 10 };
     boot_program(machine, program, seed, costs, perturb)
 }
@@ -67,7 +67,7 @@ pub fn kernel_of(machine: Machine, program: &Program, seed: u64) -> Kernel {
 /// As `kernel_with_calls`, for a workload with guests whose kernels have another cost table than
 /// the host.
 pub fn kernel_with_guest_costs(host: Machine, guest: Machine, text: &str, seed: u64) -> Kernel {
-    let costs = SyscallCosts::from_lookup(|name| guest.costs.workload_ns(name));
+    let costs = SyscallCosts::of(&guest.costs);
     let program = workload(text);
     let nr_cpus = host.topology.nr_cpus() as u32;
     let config = ExecConfig { nr_cpus, costs, ..Default::default() };

@@ -614,3 +614,31 @@ fn random_guests_keep_all_laws() {
         }
     }
 }
+
+/// A thread whose timer expires while its virtual CPU waits for a CPU has waited from then on: the
+/// more the host has to do, the longer.
+#[test]
+fn a_timer_that_no_vcpu_could_take_counts_as_waiting() {
+    let of = |hogs: u32| {
+        let host = match hogs {
+            0 => String::new(),
+            hogs => format!(
+                "[[thread]]\nname = 'hog'\ninstances = {hogs}\nnice = -10\ncpus = '0'\n\
+                 ops = [{{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]\n"
+            ),
+        };
+        let text = format!(
+            "[[guest]]\nname = 'g'\ncpus = '0'\n\
+             [[guest.program.thread]]\nname = 'beat'\n\
+             ops = [{{ loop = {{ ops = [{{ sleep = '7ms' }}, {{ compute = '1ms' }}] }} }}]\n\
+             {host}"
+        );
+        let k = run_on("1c", &text, 1000);
+        let max = guests(&k)[0].stats_at(k.now).wakeup_latency.max();
+        (max, report(&k, 0).threads[0].times.steal)
+    };
+    let loads = [0, 1, 4].map(of);
+    assert!(loads[0].0 < MS && loads[2].0 > 5 * MS, "{loads:?}");
+    assert!(loads.map(|(max, _)| max).is_sorted(), "{loads:?}");
+    assert!(loads.map(|(_, steal)| steal).is_sorted(), "{loads:?}");
+}

@@ -219,11 +219,14 @@ fn users_share_a_full_node() {
     let stream = |cpu| Toucher::new(CpuId(cpu), 16 * PAGES_PER_MIB, &[NodeId(0)]);
     let k = run(&machine, vec![stream(0), stream(1)], 20);
     let ran = |cpu: u32| k.cpus[CpuId(cpu)].time.busy;
-    assert!(close(ran(0), 20 * MS) && close(served(&k, 0), 160_000_000), "{}", served(&k, 0));
+    // Until they are told of each other's demand, both run at full speed.
+    let most = 160_000_000 + 500_000;
+    assert!(close(ran(0), 20 * MS), "{}", ran(0));
+    assert!((159_800_000..=most).contains(&served(&k, 0)), "{}", served(&k, 0));
     let mixed = [300, 600, 1000].iter().zip(0..);
     let mixed = mixed.map(|(m, cpu)| Toucher { memory_permille: *m, ..stream(cpu) }).collect();
     let k = run(&machine, mixed, 20);
-    assert!((156_800_000..=160_000_000).contains(&served(&k, 0)), "{}", served(&k, 0));
+    assert!((156_800_000..=most).contains(&served(&k, 0)), "{}", served(&k, 0));
 }
 
 /// A write moves its line twice.

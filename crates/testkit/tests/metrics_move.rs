@@ -141,7 +141,8 @@ fn switches_grow_as_slices_shrink() {
 #[test]
 fn migrations_cross_nodes_only_where_there_are_two() {
     let across = |k: &Kernel| k.metrics.migrations[Distance::Node as usize];
-    let sleepers = "sleepers,tasks=24";
+    let sleepers = "[[thread]]\nname = 's'\ninstances = 24\nops = [{ loop = { ops = [\
+                    { set_affinity = '0' }, { compute = '1ms' }, 'clear_affinity', { sleep = '4ms' }] } }]\n";
     let one = RunSettings { machine: "1n4c", workload: sleepers, ..RunSettings::default() };
     assert_eq!(across(&run(one)), 0);
     assert!(

@@ -202,3 +202,118 @@ fn a_waker_is_preempted_before_its_next_call() {
         checks::after(&k);
     }
 }
+
+/// A deadline task that never sleeps gets its bandwidth and no more, although a tick notices the
+/// end of a budget up to 4 ms late, and what it leaves goes to a normal task.
+#[test]
+fn a_deadline_task_gets_its_bandwidth() {
+    for (runtime, deadline, period) in
+        [(1, 10, 10), (2, 10, 10), (3, 10, 10), (5, 10, 10), (7, 10, 10), (9, 10, 10)]
+            .into_iter()
+            .chain([(5, 30, 30), (20, 50, 100), (3, 4, 40), (1, 3, 7), (30, 100, 100)])
+    {
+        let text = format!(
+            "duration = '10s'
+            [[thread]]
+            name = 'd'
+            cpus = [0]
+            policy = {{ deadline = {{ runtime = '{runtime}ms', deadline = '{deadline}ms', \
+                                      period = '{period}ms' }} }}
+            ops = [{{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]
+            [[thread]]
+            name = 'normal'
+            cpus = [0]
+            ops = [{{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]"
+        );
+        for machine in ["1c", "4c"] {
+            let mut k = kernel(machine, &text, 1);
+            k.start();
+            k.advance(10_000 * MS);
+            checks::after(&k);
+            let due = 10_000.0 * f64::from(runtime) / f64::from(period);
+            let had = run_ns(&k, "d") as f64 / 1e6;
+            // At the end, a task may be ahead by a tick, or a period may have only begun.
+            let most = f64::from(runtime + 8);
+            assert!(
+                (had - due).abs() <= most,
+                "{runtime}/{period} on {machine}: {had} of {due} ms"
+            );
+            let rest = run_ns(&k, "normal") as f64 / 1e6;
+            assert!((rest - (10_000.0 - due)).abs() <= most + 10.0, "{runtime}/{period}: {rest}");
+        }
+    }
+}
+
+/// A task with more work in a period than its budget falls behind at the rate of its bandwidth.
+#[test]
+fn work_beyond_the_budget_takes_further_periods() {
+    let text = "duration = '3s'
+        [[thread]]
+        name = 'd'
+        policy = { deadline = { runtime = '2ms', deadline = '10ms', period = '10ms' } }
+        ops = [{ loop = { ops = [{ timer = { name = 't', period = '10ms', mode = 'absolute' } }, \
+                                 { compute = '3ms' }] } }]";
+    let mut k = kernel("1c", text, 1);
+    k.start();
+    k.advance(3_000 * MS);
+    let had = run_ns(&k, "d");
+    assert!((590 * MS..=612 * MS).contains(&had), "{had} ns, due are 600 ms");
+}
+
+/// Three deadline tasks on four CPUs: each has a CPU of its own, and its bandwidth.
+#[test]
+fn deadline_tasks_spread_over_the_cpus() {
+    let text = "duration = '3s'
+        [[thread]]
+        name = 'd-{i}'
+        instances = 3
+        policy = { deadline = { runtime = '8ms', deadline = '10ms', period = '10ms' } }
+        ops = [{ loop = { ops = [{ compute = '1ms' }] } }]";
+    let mut k = kernel("4c", text, 1);
+    k.start();
+    k.advance(3_000 * MS);
+    for name in ["d-0", "d-1", "d-2"] {
+        let had = run_ns(&k, name);
+        assert!((2_380 * MS..=2_416 * MS).contains(&had), "{name}: {had} ns, due are 2,400 ms");
+    }
+}
+
+/// A preempted real-time task goes on at once on a CPU that runs nothing, or a lower task; and a
+/// CPU whose real-time task leaves takes one that waits elsewhere.
+#[test]
+fn no_real_time_task_waits_while_a_cpu_runs_a_lower_one() {
+    let text = |cpus: u32, low: u32| {
+        format!(
+            "duration = '1s'
+            [[thread]]
+            name = 'high'
+            cpus = [0]
+            policy = {{ fifo = 50 }}
+            ops = [{{ loop = {{ ops = [{{ compute = '4ms' }}, {{ sleep = '6ms' }}] }} }}]
+            [[thread]]
+            name = 'low-{{i}}'
+            instances = {low}
+            policy = {{ fifo = 10 }}
+            ops = [{{ set_affinity = '0' }}, {{ compute = '1ms' }}, 'clear_affinity', \
+                   {{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]
+            [[thread]]
+            name = 'normal-{{i}}'
+            instances = {cpus}
+            ops = [{{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]"
+        )
+    };
+    for (machine, cpus) in [("2c", 2), ("3c", 3), ("8c", 8), ("2n2c2t", 8)] {
+        // One low task less than CPUs: none may wait for more than the first milliseconds, in which
+        // all are bound to CPU 0.
+        let low = cpus - 1;
+        let mut k = kernel(machine, &text(cpus, low), 1);
+        k.start();
+        k.advance(1_000 * MS);
+        checks::after(&k);
+        for i in 0..low {
+            let had = run_ns(&k, &format!("low-{i}"));
+            assert!(had > 900 * MS, "{machine}: low-{i} had {had} ns");
+        }
+        assert!(run_ns(&k, "high") > 390 * MS, "{machine}");
+    }
+}

@@ -3,7 +3,7 @@
 //! attributes, in order of time, those of one CPU and of one task in the run's order.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use scxlab_kernel::boot::Setup;
 use scxlab_kernel::kernel::Limits;
 use scxlab_machine::{Machine, TaskId};
 use scxlab_testkit::sim;
+use scxlab_trace::event::PrevState;
 use scxlab_trace::import::import;
 use scxlab_trace::{Call, Event, EventKind, Names, PerfettoSink, Sink, Tee, Tracer};
 use scxlab_workload::{ExecConfig, SyscallCosts, behavior};
@@ -103,7 +104,7 @@ fn tasks(event: &Event) -> Vec<u32> {
 fn run(machine: &Machine, workload: &str, seed: u64) -> (Vec<u8>, Lines) {
     let file = PerfettoSink::new(Vec::new(), machine);
     let sinks: Vec<Box<dyn Sink>> = vec![Box::new(file), Box::new(Lines::default())];
-    let costs = SyscallCosts::from_lookup(|name| machine.costs.workload_ns(name));
+    let costs = SyscallCosts::of(&machine.costs);
     let nr_cpus = machine.topology.nr_cpus() as u32;
     let config = ExecConfig { nr_cpus, costs, ..ExecConfig::default() };
     let machine = Arc::new(machine.clone());
@@ -142,6 +143,83 @@ fn a_run_comes_back() {
         assert!(imported.events.forks > 2, "{workload}: {:?}", imported.events);
         assert_eq!(imported.damage(), Vec::<String>::new(), "{workload}");
         assert_eq!(Machine::from_toml("run", &imported.machine.unwrap()).unwrap(), machine);
+    }
+}
+
+/// A child runs and is woken only once it was forked, although the call takes the parent some 45
+/// us. A CPU must not take the child from the queue while the parent is in the call.
+#[test]
+fn a_child_begins_with_its_fork() {
+    for (machine, parents) in [("2c", 3), ("4c", 8), ("2n2c2t", 20), ("2n8c", 48)] {
+        let machine = Machine::resolve(machine).unwrap();
+        let forkers = format!(
+            "[[thread]]\nname = 'parent'\ninstances = {parents}\nops = [{{ loop = {{ ops = [\
+             {{ fork = 'child' }}, {{ compute = '200us' }}, {{ sleep = '300us' }}] }} }}]\n\
+             [[thread]]\nname = 'child'\ninstances = 0\nops = [{{ compute = '100us' }}]\n"
+        );
+        for seed in 1..=3 {
+            let (_, run) = run(&machine, &forkers, seed);
+            let mut forked = BTreeMap::new();
+            for (event, _) in &run.0 {
+                if let EventKind::Fork { child, .. } = event.kind {
+                    forked.insert(child.0, event.time);
+                }
+            }
+            let early = run.0.iter().filter(|(event, _)| {
+                let born = |task: &u32| forked.get(task).is_none_or(|at| event.time >= *at);
+                !tasks(event).iter().all(born)
+            });
+            let early: Vec<_> = early.collect();
+            assert!(forked.len() > 40, "{}: {} forks", machine.name, forked.len());
+            assert_eq!(early, Vec::<&(Event, String)>::new(), "{}, seed {seed}", machine.name);
+        }
+    }
+}
+
+/// A task that slept runs only after its wake-up, although a thread that makes one system call
+/// after another, or wakes many threads, is ahead of the events of other CPUs.
+#[test]
+fn a_task_runs_only_after_its_wake_up() {
+    let barrier = "[[thread]]\nname = 't'\ninstances = 40\nops = [{ loop = { ops = [\
+         { compute = '30us' }, { barrier = 'b' }] } }]\n";
+    let cases = [
+        ("2n4c2t", "hackbench,groups=10,loops=20"),
+        ("2n8c", "hackbench,groups=20,loops=10"),
+        ("4c", "hackbench,groups=2,loops=50"),
+        ("2n4c2t", "schbench"),
+        ("2c", "pingpong,pairs=5"),
+        ("2n2c2t", barrier),
+        ("8c", barrier),
+    ];
+    for (machine, workload) in cases {
+        let machine = Machine::resolve(machine).unwrap();
+        for seed in 1..=2 {
+            let (_, run) = run(&machine, workload, seed);
+            let run = run.moved_to_zero();
+            // A wake-up may come while the task is still on its way off the CPU.
+            let (mut woken, mut slept, mut sleeps) = (BTreeSet::new(), BTreeSet::new(), 0);
+            for (event, _) in &run.0 {
+                match event.kind {
+                    EventKind::Wakeup { task, .. } => {
+                        woken.insert(task);
+                    }
+                    EventKind::Switch { prev, next, prev_state } => {
+                        if let Some(next) = next {
+                            let early = slept.remove(&next) & !woken.remove(&next);
+                            assert!(!early, "{} {workload}, seed {seed}: {event:?}", machine.name);
+                        }
+                        if let Some(prev) = prev
+                            && prev_state == PrevState::Sleeping
+                        {
+                            slept.insert(prev);
+                            sleeps += 1;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            assert!(sleeps > 100, "{} {workload}: {sleeps} sleeps", machine.name);
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 //! leaves out.
 //! Does not: contain results. A model defines what threads do; the simulation produces the times.
 
+use std::collections::BTreeSet;
+
 use crate::error::{SourcePlace, WorkloadError};
 use crate::program::region::ByteSize;
 use crate::program::{GuestsOfLine, Op, Program, TimeSpan};
@@ -150,7 +152,16 @@ fn parse(arg: &str, in_guest: bool) -> Result<WorkloadArg, WorkloadError> {
         });
     };
     let pairs = rest.into_iter().flat_map(|r| r.split(',')).filter(|p| !p.trim().is_empty());
-    let (of_guests, own): (Vec<&str>, Vec<&str>) = pairs.partition(|p| GuestsOfLine::owns(p));
+    let pairs: Vec<&str> = pairs.collect();
+    let key = |pair: &str| pair.split_once('=').map_or(pair, |(key, _)| key).trim().to_owned();
+    let mut known = BTreeSet::new();
+    if let Some(twice) = pairs.iter().find(|pair| !known.insert(key(pair))) {
+        let at = SourcePlace::file(generator.name);
+        let problem = format!("parameter \"{}\" is given twice", key(twice));
+        return Err(WorkloadError::Invalid { at, problem });
+    }
+    let (of_guests, own): (Vec<&str>, Vec<&str>) =
+        pairs.into_iter().partition(|p| GuestsOfLine::owns(p));
     let guests = GuestsOfLine::parse(generator.name, of_guests)?;
     let program = generator.generate(own, in_guest || guests.is_some())?;
     let program = match guests {

@@ -21,6 +21,7 @@ use scxlab_machine::prefetch::prefetch;
 use crate::compile::{self, Compiled, NodeInfo};
 use crate::error::WorkloadError;
 use crate::program::{CpuList, PolicyDef, Program};
+use crate::timers::TimerTotals;
 
 mod costs;
 mod guests;
@@ -143,7 +144,10 @@ pub struct Executor {
     cgroup_ids: Vec<CgroupId>,
     faults: Vec<RefusedCall>,
     nr_faults: u64,
+    /// The first refusal of a thread with which the program starts.
+    missing: Option<RefusedCall>,
     totals: Vec<LoopTotals>,
+    timer_totals: TimerTotals,
     /// Number of the threads that existed at the start and have exited, and the sum of the times at
     /// which they did.
     completed: (u64, u128),
@@ -203,7 +207,9 @@ impl Executor {
             cgroup_ids: Vec::new(),
             faults: Vec::new(),
             nr_faults: 0,
+            missing: None,
             totals: vec![LoopTotals::default(); templates],
+            timer_totals: TimerTotals::default(),
             completed: (0, 0),
             observer: None,
         })
@@ -218,6 +224,11 @@ impl Executor {
     /// them.
     pub fn faults(&self) -> (&[RefusedCall], u64) {
         (&self.faults, self.nr_faults)
+    }
+
+    /// Returns the first refusal of a thread with which the program starts.
+    pub fn missing(&self) -> Option<&RefusedCall> {
+        self.missing.as_ref()
     }
 
     /// Returns for each thread template its name and the totals over the passes of its phases.

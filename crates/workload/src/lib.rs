@@ -15,6 +15,7 @@ pub mod exec;
 pub mod native;
 pub mod program;
 pub mod rtapp;
+pub mod timers;
 
 pub use benchmarks::{WorkloadArg, check_file_parameters, parse_workload_arg};
 pub use compile::NodeInfo;

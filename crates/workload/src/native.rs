@@ -57,9 +57,7 @@ pub use error::{NativeError, OpError, RefusedCallKind, SetupError};
 pub use gate::{Gate, GateEnd, gate};
 pub use guests::GuestProcess;
 pub use nodes::check as check_nodes;
-pub use report::{
-    Calibration, NativeReport, NativeStop, NativeTask, PhaseTotals, TaskEnd, Unlisted,
-};
+pub use report::{Calibration, NativeReport, NativeStop, NativeTask, TaskEnd, Unlisted};
 pub use start::StartSignal;
 
 use plan::{CgroupPlace, Plan};

@@ -30,8 +30,9 @@ impl Image {
     }
 
     /// Returns `file:line: text` of a slot, if the object has line information for it; some objects
-    /// lack the text. A slot inlined from another file also names the lines of the function's own
-    /// file that lead to it: `file:line, from file:line: text`.
+    /// lack the text. A slot inlined from another file also names the last line of the function's
+    /// own file on each path to it: `file:line, at or after file:line`. The call itself may be on a
+    /// later line, for which the compiler made no instruction.
     pub fn source_at(&self, pc: u32) -> Option<String> {
         let func = self.func(self.func_at(pc)?)?;
         let line = self.line_in(func, pc)?;
@@ -40,8 +41,8 @@ impl Image {
         let more = if rest.len() > WAYS { " or others" } else { "" };
         let rest = rest.iter().take(WAYS).map(|line| format!(" or {}", line.line));
         let rest: String = rest.chain([more.to_owned()]).collect();
-        let text = if rest.is_empty() { first.after() } else { rest };
-        Some(format!("{}:{}, from {}:{}{text}", line.file, line.line, first.file, first.line))
+        let Line { file, line, .. } = line;
+        Some(format!("{file}:{line}, at or after {}:{}{rest}", first.file, first.line))
     }
 
     /// Returns the line information of a slot, ignoring lines that belong to another function.

@@ -8,6 +8,7 @@ use crate::kernel::{AfterEvent, Exec, Kernel, Stop};
 use scxlab_bpf::timer::TimerId;
 use scxlab_machine::event::QueuedEvent;
 use scxlab_machine::id::{CgroupId, CpuId, Nanos, NodeId, TaskId};
+use std::collections::VecDeque;
 
 /// A u64 in two halves, so that an event that contains it takes only 16 bytes. The size of events
 /// matters, because the queue moves them often.
@@ -64,6 +65,8 @@ pub enum Event {
     Bandwidth { cgroup: CgroupId, slack: bool, at: SplitU64 },
     /// A throttled SCHED_DEADLINE task gets a new budget.
     DlReplenish { task: TaskId, generation: u32 },
+    /// A task that exists from the start becomes runnable.
+    StartTask,
     /// The demand on a node's memory has changed: the tasks that access it get new speeds.
     MemoryPressure { node: NodeId },
     /// The run's duration has passed.
@@ -155,7 +158,21 @@ impl Kernel {
     /// Starts the behaviour. `run` calls this. A caller that advances the run in steps calls it
     /// once, before the first `advance`.
     pub fn start(&mut self) {
-        self.on_cpu(CpuId(0), |k| k.with_behavior(|b, k| b.start(k)));
+        if self.ext.enabled {
+            // A scheduler that was attached before has seen each CPU idle once.
+            for cpu in (0..self.cpus.len() as u32).map(CpuId) {
+                if self.cpus.is_online(cpu) {
+                    self.cpus[cpu].need_resched = true;
+                    self.on_cpu(cpu, |_| ());
+                }
+            }
+        }
+        self.tasks.starting = Some(VecDeque::new());
+        let end = self.on_cpu(CpuId(0), |k| {
+            k.with_behavior(|b, k| b.start(k));
+            k.clock()
+        });
+        self.push_wakeup(end, Event::StartTask);
     }
 
     /// Handles every event up to and including `until`. Returns the reason if the run has ended.
@@ -313,6 +330,7 @@ impl Kernel {
             Event::ExtDisable => self.ext_disable_event(),
             Event::ExtWatchdog { generation } => self.ext_watchdog(generation),
             Event::Bandwidth { cgroup, slack, at } => self.bandwidth_timer(cgroup, slack, at.get()),
+            Event::StartTask => self.start_task(),
             Event::DlReplenish { task, generation } => self.dl_replenish(task, generation),
             Event::MemoryPressure { node } => self.memory_pressure(node),
             Event::End => {

@@ -3,8 +3,8 @@
 //!
 //! Owns: the per-CPU queues of real-time tasks.
 //! Models: kernel/sched/rt.c and deadline.c, 7.3, the parts that a workload sees: strict priority,
-//! round-robin slices, earliest deadline first with budgets, placement by priority, pulling to an
-//! idle CPU.
+//! round-robin slices, earliest deadline first with budgets, placement by priority, pushing of
+//! waiting tasks to CPUs that run lower ones, and pulling by a CPU whose real-time task leaves.
 //! Differs: no bandwidth servers, no priority inheritance, no RT throttling.
 
 use crate::bpf::flags::queue;
@@ -30,7 +30,8 @@ const PRIO_BASE: u64 = 1 << 63;
 /// Budget of a SCHED_DEADLINE task.
 #[derive(Clone, Copy, Debug, Default)]
 struct Budget {
-    left: Nanos,
+    /// Time left until the deadline; negative by what the task has overrun until a tick noticed.
+    left: i64,
     deadline: Nanos,
     generation: u32,
     throttled: bool,
@@ -113,7 +114,7 @@ impl Kernel {
     }
 
     pub(crate) fn rt_enqueue(&mut self, cpu: CpuId, task: TaskId, flags: u64) {
-        self.rt_refresh_budget(task);
+        self.rt_refresh_budget(task, flags);
         if self.rt.budgets.get(&task).is_some_and(|b| b.throttled) {
             return;
         }
@@ -136,14 +137,32 @@ impl Kernel {
         }
     }
 
-    /// Gives a waking deadline task a new budget if its deadline has passed.
-    fn rt_refresh_budget(&mut self, task: TaskId) {
-        let Policy::Deadline { runtime, deadline, .. } = self.tasks[task].policy else { return };
+    /// Gives a waking deadline task a new budget and deadline if its deadline has passed, or if the
+    /// rest of its budget until the deadline would be more than its bandwidth
+    /// (`update_dl_entity()`). Of a task whose deadline comes before the end of its period, only
+    /// the budget shrinks in the latter case (`update_dl_revised_wakeup()`).
+    fn rt_refresh_budget(&mut self, task: TaskId, flags: u64) {
+        let Policy::Deadline { runtime, deadline, period } = self.tasks[task].policy else {
+            return;
+        };
         let now = self.now;
         let budget = self.rt.budgets.entry(task).or_default();
-        if !budget.throttled && budget.deadline <= now {
+        if budget.throttled {
+            return;
+        }
+        let laxity = budget.deadline.saturating_sub(now);
+        let bandwidth = |time: Nanos| u128::from(time) * u128::from(runtime) / u128::from(deadline);
+        let wakes = flags & queue::WAKEUP != 0;
+        if laxity == 0 {
             budget.deadline = now + deadline;
-            budget.left = runtime;
+            budget.left = runtime as i64;
+        } else if wakes && u128::try_from(budget.left).is_ok_and(|left| left > bandwidth(laxity)) {
+            if deadline == period {
+                budget.deadline = now + deadline;
+                budget.left = runtime as i64;
+            } else {
+                budget.left = bandwidth(laxity) as i64;
+            }
         }
     }
 
@@ -166,27 +185,64 @@ impl Kernel {
     }
 
     fn rt_pick_one(&mut self, cpu: CpuId) -> Option<TaskId> {
-        if self.rt.queues[cpu.idx()].is_empty() && self.tasks[self.cpus[cpu].curr].class < Class::Rt
-        {
+        let prev = self.cpus[cpu].curr;
+        if self.tasks[prev].class >= Class::Rt && !self.rt.keys.contains_key(&prev) {
             self.rt_pull(cpu);
         }
         self.rt.queues[cpu.idx()].values().next().copied()
     }
 
-    /// Pulls a waiting real-time task from another CPU to a CPU that has none.
+    /// Pulls the waiting real-time task that ranks first from other CPUs to a CPU whose real-time
+    /// task leaves, if it ranks before all tasks of this CPU (`pull_rt_task()`).
     fn rt_pull(&mut self, cpu: CpuId) {
-        if self.rt.keys.len() <= 1 || !self.cpus.is_online(cpu) {
+        if !self.cpus.is_online(cpu) {
             return;
         }
-        let waiting = (0..self.cpus.len()).filter(|&c| c != cpu.idx()).find_map(|c| {
-            let queue = &self.rt.queues[c];
-            queue
-                .values()
-                .copied()
-                .find(|&t| !self.tasks[t].on_cpu && self.tasks[t].allowed_on(cpu))
-        });
-        if let Some(task) = waiting {
+        let others = self.rt.queues.iter().enumerate().filter(|(c, _)| *c != cpu.idx());
+        let may = |t: &TaskId| !self.tasks[*t].on_cpu && self.tasks[*t].allowed_on(cpu);
+        let waiting = others.filter_map(|(_, queue)| queue.iter().find(|(_, task)| may(task)));
+        let first = waiting.min_by_key(|(key, _)| key.0).map(|(key, task)| (key.0, *task));
+        if let Some((rank, task)) = first
+            && rank < self.rt_rank_on(cpu)
+        {
             self.move_queued(task, cpu);
+        }
+    }
+
+    /// Pushes real-time tasks that wait on a CPU to CPUs on which they rank first
+    /// (`push_rt_tasks()`, `push_dl_tasks()`).
+    #[inline(always)]
+    pub(crate) fn rt_push(&mut self, cpu: CpuId) {
+        if self.rt.keys.len() > 1 && self.rt.queues[cpu.idx()].len() > 1 {
+            self.rt_push_waiting(cpu);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn rt_push_waiting(&mut self, cpu: CpuId) {
+        let waiting: Vec<TaskId> = self.rt.queues[cpu.idx()].values().skip(1).copied().collect();
+        for task in waiting {
+            if self.tasks[task].on_cpu {
+                continue;
+            }
+            let target = self.rt_select_cpu(task, cpu);
+            if target != cpu && self.tasks[task].allowed_on(target) {
+                self.move_queued(task, target);
+            }
+        }
+    }
+
+    /// Returns the rank of the first task of a CPU. CPUs without real-time tasks have greater ranks
+    /// than all such tasks; an idle CPU has the greatest.
+    fn rt_rank_on(&self, cpu: CpuId) -> u64 {
+        if let Some((key, _)) = self.rt.queues[cpu.idx()].first_key_value() {
+            return key.0;
+        }
+        let curr = self.cpus[cpu].curr;
+        match self.tasks[curr].class {
+            Class::Idle => u64::MAX,
+            _ => u64::MAX - 1,
         }
     }
 
@@ -197,18 +253,22 @@ impl Kernel {
     }
 
     /// Charges the running task. A deadline task that has used up its budget waits for the next
-    /// period.
+    /// period. What it used beyond the budget is taken from the next ones.
     fn rt_update_curr(&mut self, cpu: CpuId) -> Nanos {
         let delta = self.charge_curr(cpu);
         let curr = self.cpus[cpu].curr;
-        let Policy::Deadline { .. } = self.tasks[curr].policy else { return delta };
+        let Policy::Deadline { deadline, period, .. } = self.tasks[curr].policy else {
+            return delta;
+        };
         let now = self.now;
         let Some(budget) = self.rt.budgets.get_mut(&curr) else { return delta };
-        budget.left = budget.left.saturating_sub(delta);
-        if budget.left == 0 && !budget.throttled {
+        budget.left = budget.left.saturating_sub_unsigned(delta);
+        if budget.left <= 0 && !budget.throttled {
             budget.throttled = true;
             budget.generation = budget.generation.wrapping_add(1);
-            let (at, generation) = (budget.deadline.max(now), budget.generation);
+            // The begin of the next period.
+            let at = (budget.deadline + (period - deadline)).max(now);
+            let generation = budget.generation;
             self.rt.remove(cpu, curr);
             self.push_wakeup(at, Event::DlReplenish { task: curr, generation });
         }
@@ -218,17 +278,24 @@ impl Kernel {
     #[inline(never)]
     pub(crate) fn dl_replenish(&mut self, task: TaskId, generation: u32) -> AfterEvent {
         self.end.pending_wakeups -= 1;
-        let Some(Policy::Deadline { runtime, period, .. }) = self.tasks.get(task).map(|t| t.policy)
+        let Some(Policy::Deadline { runtime, deadline, period }) =
+            self.tasks.get(task).map(|t| t.policy)
         else {
             return AfterEvent::Nothing;
         };
+        let now = self.now;
         let Some(budget) = self.rt.budgets.get_mut(&task).filter(|b| b.generation == generation)
         else {
             return AfterEvent::Nothing;
         };
         budget.throttled = false;
-        budget.left = runtime;
-        budget.deadline += period;
+        while budget.left <= 0 {
+            budget.left = budget.left.saturating_add_unsigned(runtime);
+            budget.deadline = budget.deadline.saturating_add(period);
+        }
+        if budget.deadline < now {
+            (budget.deadline, budget.left) = (now + deadline, runtime as i64);
+        }
         let t = &self.tasks[task];
         if !t.on_rq {
             return AfterEvent::Nothing;
@@ -239,6 +306,7 @@ impl Kernel {
             let rank = k.rt_rank(task);
             k.rt.insert(cpu, task, rank, false);
             k.wakeup_preempt(cpu, task, 0);
+            k.rt_push(cpu);
         })
     }
 
@@ -259,10 +327,16 @@ impl Kernel {
         }
     }
 
-    /// Moves the current task to the end of its priority's list.
+    /// Moves the current task to the end of its priority's list. A deadline task gives up the rest
+    /// of its budget.
     pub(crate) fn rt_yield(&mut self, cpu: CpuId) {
         let curr = self.cpus[cpu].curr;
-        if self.rt.keys.contains_key(&curr) {
+        if let Policy::Deadline { .. } = self.tasks[curr].policy {
+            if let Some(budget) = self.rt.budgets.get_mut(&curr) {
+                budget.left = budget.left.min(0);
+            }
+            self.rt_update_curr(cpu);
+        } else if self.rt.keys.contains_key(&curr) {
             self.rt.remove(cpu, curr);
             let rank = self.rt_rank(curr);
             self.rt.insert(cpu, curr, rank, false);
@@ -290,27 +364,21 @@ impl Kernel {
         }
     }
 
-    /// `find_lowest_rq()`: returns `prev` if the task outranks the task that runs on `prev`. Else
-    /// returns the CPU whose running task ranks lowest; among equal CPUs, the CPU with the lowest
-    /// number. If the task outranks no running task, returns `prev`.
+    /// `find_lowest_rq()`: returns `prev` if the task outranks all tasks on `prev`. Else returns
+    /// the CPU whose first task ranks lowest; among equal CPUs, the CPU with the lowest number. If
+    /// the task outranks the first task of no CPU, returns `prev`.
     pub(crate) fn rt_select_cpu(&mut self, task: TaskId, prev: CpuId) -> CpuId {
-        let rank_there = |c: CpuId| {
-            let curr = self.cpus[c].curr;
-            match self.tasks[curr].class {
-                Class::Idle => u64::MAX,
-                Class::Ext | Class::Fair => u64::MAX - 1,
-                _ => self.rt_rank(curr),
-            }
-        };
         let rank = self.rt_rank(task);
-        if self.cpus.is_online(prev) && self.tasks[task].allowed_on(prev) && rank_there(prev) > rank
+        if self.cpus.is_online(prev)
+            && self.tasks[task].allowed_on(prev)
+            && self.rt_rank_on(prev) > rank
         {
             return prev;
         }
         cpumask::iter(&self.tasks[task].cpus)
             .filter(|&c| self.cpus.is_online(c))
-            .max_by_key(|&c| (rank_there(c), std::cmp::Reverse(c)))
-            .filter(|&c| rank_there(c) > rank)
+            .max_by_key(|&c| (self.rt_rank_on(c), std::cmp::Reverse(c)))
+            .filter(|&c| self.rt_rank_on(c) > rank)
             .unwrap_or(prev)
     }
 }

@@ -19,7 +19,8 @@ pub use scxlab_trace::{Call, ChannelKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskStep {
     /// Work that takes `work` ns on a full-speed CPU with a warm cache and an idle sibling. With 0,
-    /// the task only returns to user mode, where the kernel may preempt it.
+    /// the task only returns to user mode, where the kernel may preempt it, and where other events
+    /// come that are due (`Sys::others_due`).
     Compute {
         work: Nanos,
     },
@@ -179,12 +180,18 @@ pub trait Sys {
     fn nr_cpus(&self) -> u32;
     /// Whether the kernel preempts the caller on its next return to user mode.
     fn must_schedule(&self) -> bool;
+    /// Whether events are due that come before what the caller does next, because its earlier calls
+    /// took time. They come first if the caller returns a step without work, and goes on after it.
+    fn others_due(&self) -> bool {
+        false
+    }
     /// Wakes a blocked or sleeping task. Returns false if the task was awake; its next block or
     /// sleep then returns at once. `sync`: the waker is about to sleep (WF_SYNC).
     fn wake(&mut self, task: TaskId, sync: bool) -> bool;
     /// Ends the present `Spin` of a task, or its next `Spin` if the task does not spin yet.
     fn stop_spin(&mut self, task: TaskId);
-    /// Starts a task. `parent` is None for tasks that exist when the run starts.
+    /// Starts a task. `parent` is None for tasks that exist when the run starts. A parent spends
+    /// the time of the system call in a step before this call.
     fn fork(&mut self, parent: Option<TaskId>, spec: TaskSpec) -> Result<TaskId, SysError>;
     /// Charges the caller for kernel or library work that is not part of its steps.
     fn charge(&mut self, cost: Nanos);

@@ -16,7 +16,7 @@ use crate::bpf::flags::queue;
 use crate::cpu::Cpu;
 use crate::kernel::event::{Event, lane};
 use crate::kernel::{AfterEvent, Kernel, Stop};
-use crate::task::behavior::{Behavior, TaskStep};
+use crate::task::behavior::{Behavior, Sys as _, TaskStep};
 use crate::task::{Task, TaskState, TaskTable};
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 
@@ -114,7 +114,9 @@ impl Kernel {
     #[inline(always)]
     fn begin_step(&mut self, cpu: CpuId, task: TaskId, step: TaskStep) -> bool {
         match step {
-            TaskStep::Compute { work } => self.set_left(task, work.saturating_mul(1 << WORK_SHIFT)),
+            TaskStep::Compute { work } => {
+                self.set_left(task, work.saturating_mul(1 << WORK_SHIFT)) || self.others_due()
+            }
             TaskStep::ComputeWall { wall } => self.set_left(task, wall),
             TaskStep::Memory { work } => self.memory_begin(cpu, task, work),
             TaskStep::Spin => !std::mem::take(&mut self.tasks[task].spin_ended),

@@ -9,7 +9,8 @@ use crate::bpf::flags::{queue, wake};
 use crate::bpf::mirror;
 use crate::cpu::lock::LockId;
 use crate::ext::entity::ExtEntity;
-use crate::kernel::{Kernel, Stop};
+use crate::kernel::event::Event;
+use crate::kernel::{AfterEvent, Kernel, Stop};
 use crate::task::behavior::{Policy, SysError, TaskSpec};
 use crate::task::{CacheMarks, Class, Task, TaskAccount, TaskState};
 use scxlab_machine::cpumask::{self, CpuMask};
@@ -100,7 +101,9 @@ impl Kernel {
         Some(id)
     }
 
-    /// `fork(2)` or `clone(2)`: the child is runnable when this returns.
+    /// The end of `fork(2)` or `clone(2)`: the child is runnable when this returns. The parent has
+    /// spent the time of the call in a step before. Tasks without a parent are there at the start,
+    /// and become runnable by `start_task`.
     pub(crate) fn fork_task(
         &mut self,
         parent: Option<TaskId>,
@@ -120,9 +123,8 @@ impl Kernel {
         if !usable || !valid_policy(spec.policy) {
             return Err(SysError::Invalid);
         }
-        self.charge(self.machine.costs.syscall.fork_ns);
         let pid = self.tasks.next_pid();
-        let home = parent.map_or(self.exec.cpu, |p| self.tasks[p].cpu);
+        let home = self.home(parent, &cpus);
         let class = self.class_of(spec.policy);
         let Some(id) = self.new_task(&spec, cpus, home, pid, class) else {
             let why =
@@ -149,9 +151,49 @@ impl Kernel {
         }
         self.metrics.forks += 1;
         self.name_in_trace(id);
-        self.trace(EventKind::Fork { parent, child: id });
-        self.wake_up_new(id);
+        match &mut self.tasks.starting {
+            Some(starting) if parent.is_none() => starting.push_back(id),
+            _ => self.begin_task(parent, id),
+        }
         Ok(id)
+    }
+
+    /// Returns the CPU that a forked task belongs to before it is placed: its parent's. Tasks that
+    /// exist from the start are as if they had run before, one on each of their CPUs in turn.
+    fn home(&self, parent: Option<TaskId>, cpus: &CpuMask) -> CpuId {
+        if let Some(parent) = parent {
+            return self.tasks[parent].cpu;
+        }
+        let Some(starting) = &self.tasks.starting else { return self.exec.cpu };
+        let usable = || cpumask::iter(cpus).filter(|cpu| self.cpus.is_online(*cpu));
+        let nr = usable().count().max(1);
+        usable().nth(starting.len() % nr).unwrap_or(self.exec.cpu)
+    }
+
+    /// Makes a forked task runnable.
+    fn begin_task(&mut self, parent: Option<TaskId>, child: TaskId) {
+        self.trace(EventKind::Fork { parent, child });
+        self.wake_up_new(child);
+    }
+
+    /// Makes the next task of those that exist from the start runnable. Each has an event of its
+    /// own, so that the other CPUs take notice of one task before the next comes.
+    #[inline(never)]
+    pub(crate) fn start_task(&mut self) -> AfterEvent {
+        self.end.pending_wakeups -= 1;
+        let Some(starting) = &mut self.tasks.starting else { return AfterEvent::Nothing };
+        let (task, is_last) = (starting.pop_front(), starting.is_empty());
+        if is_last {
+            self.tasks.starting = None;
+        }
+        let Some(task) = task else { return AfterEvent::Nothing };
+        let cpu = self.cpus.online_or_any(CpuId(0));
+        self.on_cpu_last(cpu, |k| {
+            k.begin_task(None, task);
+            if !is_last {
+                k.push_wakeup(k.clock(), Event::StartTask);
+            }
+        })
     }
 
     /// Undoes a fork that the scheduler refused, as `copy_process()` does. The child has never run.

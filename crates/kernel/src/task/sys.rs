@@ -26,6 +26,10 @@ impl Sys for Kernel {
         self.cpus[self.exec.cpu].must_schedule()
     }
 
+    fn others_due(&self) -> bool {
+        !self.events.nothing_due_by(self.exec.clock)
+    }
+
     fn this_cpu(&self) -> CpuId {
         self.exec.cpu
     }

@@ -15,7 +15,10 @@ mod tests;
 
 use scxlab_workload::program::TimeSpan;
 
-use crate::metric::{self, Better, LOCK_WAIT, Metric, Part, RUN_QUEUE_WAIT, Unit, WAKEUP_LATENCY};
+use crate::metric::{
+    self, Better, GUEST_FLUSH_WAIT, GUEST_LOCK_WAIT, GUEST_WAKEUP_LATENCY, LOCK_WAIT, Metric, Part,
+    RUN_QUEUE_WAIT, Unit, WAKEUP_LATENCY,
+};
 
 /// All goals of a request, in the order of their importance.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,6 +89,9 @@ pub struct GoalError {
 /// The objectives if the user names none.
 const DEFAULT: &str = "max:throughput,p99:wakeup_latency";
 
+/// The last objective of workloads with weights.
+const FAIRNESS: &str = "fair:weight";
+
 impl Goals {
     /// Parses the goals of a request. Without an objective, the default ones hold.
     ///
@@ -127,6 +133,16 @@ impl Goals {
             start += part.len() + 1;
         }
         Ok(())
+    }
+
+    /// Adds fairness by weight as the last objective. Returns its text; None if the goals have it.
+    pub fn add_fairness(&mut self) -> Option<&'static str> {
+        if self.terms().any(|term| term.measure == Measure::Unfairness) {
+            return None;
+        }
+        let (measure, better) = (Measure::Unfairness, Direction::Less);
+        self.objectives.push(Term { text: FAIRNESS.to_owned(), measure, better });
+        Some(FAIRNESS)
     }
 
     /// Returns all terms, the limits' first.
@@ -198,10 +214,13 @@ enum Wrong {
 }
 
 /// Distributions of waits. The first two are known for each task.
-const DISTRIBUTIONS: [(&str, &Metric); 3] = [
+const DISTRIBUTIONS: [(&str, &Metric); 6] = [
     ("wakeup_latency", &WAKEUP_LATENCY),
     ("run_queue_wait", &RUN_QUEUE_WAIT),
     ("lock_wait", &LOCK_WAIT),
+    ("guest_wakeup_latency", &GUEST_WAKEUP_LATENCY),
+    ("guest_lock_wait", &GUEST_LOCK_WAIT),
+    ("guest_flush_wait", &GUEST_FLUSH_WAIT),
 ];
 
 fn measure(what: &str, quantity: &str, tasks: Option<&str>) -> Result<(Measure, Direction), Wrong> {
@@ -251,7 +270,9 @@ fn quantile(
     };
     let tasks = match tasks.map(str::trim) {
         Some("") => return Err(Wrong::Tasks("a name of tasks follows @: @render*".to_owned())),
-        Some(_) if *waits == LOCK_WAIT => return Err(Wrong::Tasks(PER_TASK.to_owned())),
+        Some(_) if ![WAKEUP_LATENCY, RUN_QUEUE_WAIT].contains(waits) => {
+            return Err(Wrong::Tasks(PER_TASK.to_owned()));
+        }
         tasks => tasks.map(str::to_owned),
     };
     Ok(Measure::Quantile { metric: waits, part, tasks })

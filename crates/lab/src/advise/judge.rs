@@ -125,6 +125,12 @@ fn smallest_difference(measure: &Measure, size: f64) -> f64 {
     }
 }
 
+/// Tells whether two values of a metric differ by enough to matter.
+pub fn matters(metric: &str, a: f64, b: f64) -> bool {
+    let smallest = smallest_difference(&Measure::Metric(metric.to_owned()), a.abs().max(b.abs()));
+    (a - b).abs() >= smallest
+}
+
 /// Waits that differ by less, in ns, do not matter: the time in which an idle CPU wakes up.
 const WAIT_MIN_NS: f64 = 20_000.0;
 

@@ -122,18 +122,24 @@ fn recommendation(advice: &Advice, best: &CandidateResult) -> String {
     text
 }
 
-/// Returns the goals with a limit in place of a time by which a candidate is worse: halfway between
-/// the means of the default class and of the candidate. They differ by 3 % at least, so that three
-/// digits tell the limit from both.
+/// Returns the goals with a limit in place of a time, or of the unfairness, by which a candidate is
+/// worse: halfway between the means of the default class and of the candidate. Times differ by 3 %
+/// at least, so that three digits tell the limit from both; unfairness by 1 % of all CPU time.
 fn with_limit(advice: &Advice, result: &TermResult) -> Option<String> {
-    let is_time = result.term.measure.is_time() && result.term.better == Direction::Less;
-    if !is_time || result.bound.is_some() || !result.paired.is_worse() {
+    if result.bound.is_some() || !result.paired.is_worse() {
         return None;
     }
     let halfway = (result.paired.baseline.mean? + result.paired.candidate.mean?) / 2.0;
-    let halfway = halfway.max(1.0) as u64;
-    let digit = 10u64.pow(halfway.ilog10().saturating_sub(2));
-    let bound = TimeSpan(halfway / digit * digit);
+    let measure = &result.term.measure;
+    let bound = match result.term.better {
+        Direction::Less if measure.is_time() => {
+            let halfway = halfway.max(1.0) as u64;
+            let digit = 10u64.pow(halfway.ilog10().saturating_sub(2));
+            TimeSpan(halfway / digit * digit).to_string()
+        }
+        Direction::Less if *measure == Measure::Unfairness => format!("{:.1}%", halfway * 100.0),
+        _ => return None,
+    };
     let texts = goal_texts(&advice.goals).map(|text| match text == result.term.text {
         true => format!("{text}<{bound}"),
         false => text.to_owned(),
@@ -289,7 +295,7 @@ fn failures(advice: &Advice) -> String {
         .collect();
     let left_out: Vec<(&str, &str)> =
         advice.left_out.iter().map(|left| (left.scheduler.as_str(), left.why.as_str())).collect();
-    let mut text = list("never recommended, because they failed in a world", &all);
+    let mut text = list("never recommended", &all);
     text.push_str(&list("left out, because they cannot be loaded", &left_out));
     text
 }

@@ -19,6 +19,7 @@ use super::goal::Goals;
 use super::value::Seen;
 use super::world::World;
 use super::{AdviseError, Observer, Request, State};
+use crate::metric::QUOTA_EXCESS;
 use crate::run::{Run, StopKind};
 use crate::session::{STACK_BYTES, SessionError};
 use crate::sim::{SimError, SimSpec, simulate_watching};
@@ -223,15 +224,21 @@ impl<'a> Trials<'a> {
 /// Wait, in ns, after which a task counts as starved in a run of ten times this length or more.
 const STARVED_NS: u64 = 100_000_000;
 
-/// Tells why a run speaks against its scheduler: an ejection, an irregular end, or a task that
-/// never ran though it waited for long. A task that was forked shortly before the end lengthens the
-/// waits, and is no reason by itself.
+/// Tells why a run speaks against its scheduler: an ejection, an irregular end, a cgroup that had
+/// more than its `cpu.max`, or a task that never ran though it waited for long. A task that was
+/// forked shortly before the end lengthens the waits, and is no reason by itself.
 pub fn failure(run: &Run) -> Option<String> {
     if run.was_ejected() {
         return Some(format!("ejected: {}: {}", run.exit.kind, run.exit.message));
     }
     if !run.counts {
         return Some(format!("ended early: {}: {}", run.stop.kind.name(), run.stop.message));
+    }
+    if !run.keeps_quotas() {
+        let percent = run.metrics[QUOTA_EXCESS.name].value;
+        return Some(format!(
+            "it does not keep cpu.max: a cgroup had {percent:.0} % more CPU time than its limit allows"
+        ));
     }
     let long = (run.virtual_ns / 10).min(STARVED_NS);
     let starved = run.never_ran.iter().find(|task| task.wait_ns >= long)?;

@@ -9,8 +9,8 @@ use scxlab_workload::Program;
 use super::goal::{Measure, Term};
 use crate::fairness::{unfairness, unweighted};
 use crate::metric::{
-    CONTEXT_SWITCHES, LOCK_WAIT, LOCK_WAITS, Metric, Part, RUN_QUEUE_WAIT, THROUGHPUT, WAKEUPS,
-    WORK_UNITS,
+    CONTEXT_SWITCHES, LOCK_WAIT, LOCK_WAITS, Metric, Part, RUN_QUEUE_WAIT, THROUGHPUT,
+    WAKEUP_LATENCY, WAKEUPS, WORK_UNITS,
 };
 use crate::run::{Run, StopKind};
 
@@ -104,14 +104,16 @@ impl Seen<'_> {
         let counter = match *metric {
             RUN_QUEUE_WAIT => &CONTEXT_SWITCHES,
             LOCK_WAIT => &LOCK_WAITS,
-            _ => &WAKEUPS,
+            WAKEUP_LATENCY => &WAKEUPS,
+            // The number of a guest's waits is no metric.
+            _ => return Ok(u64::MAX),
         };
         self.metric(counter.name).map(|count| count as u64)
     }
 }
 
 /// Number of samples from which a quantile tells something.
-fn samples(part: &Part) -> u64 {
+pub fn samples(part: &Part) -> u64 {
     let beyond = 10_000 - u64::from(part.quantile.unwrap_or(10_000));
     10_000u64.checked_div(beyond).unwrap_or(1)
 }

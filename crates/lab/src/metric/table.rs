@@ -3,7 +3,7 @@
 //! gives each value the declared unit.
 
 use indexmap::IndexMap;
-use scxlab_workload::exec::LoopTotals;
+use scxlab_workload::timers::TimerTotals;
 
 use super::{
     Metric, TIMER_LATENCY_MAX, TIMER_LATENCY_MEAN, TIMER_SLACK_MEAN, TIMER_SLACK_MIN, TIMERS_MISSED,
@@ -69,22 +69,15 @@ impl MetricTable {
         }
     }
 
-    /// Adds the figures about timers that rt-app's log has, over all threads. Each mean is over the
-    /// passes through a thread's loop that have the value: a pass without a timer has no slack, and
-    /// a pass that missed its last timer has no latency.
-    pub fn loops(&mut self, totals: &[LoopTotals]) {
-        let sum = |of: fn(&LoopTotals) -> f64| totals.iter().map(of).sum::<f64>();
-        let Some(slack_min) = totals.iter().filter_map(|l| l.slack_min).min() else {
-            return;
-        };
+    /// Adds the figures about timers, unless no timer was due.
+    pub fn timers(&mut self, totals: &TimerTotals) {
+        let Some(slack_min) = totals.slack_min else { return };
         self.put(&TIMER_SLACK_MIN, slack_min as f64);
-        self.ratio(&TIMER_SLACK_MEAN, sum(|l| l.slack_sum as f64), sum(|l| l.timed as f64));
-        let woken = sum(|l| l.woken as f64);
-        self.ratio(&TIMER_LATENCY_MEAN, sum(|l| l.wu_lat_sum as f64), woken);
-        if woken > 0.0 {
-            let max = totals.iter().map(|l| l.wu_lat_max).max();
-            self.count(&TIMER_LATENCY_MAX, max.unwrap_or_default());
+        self.ratio(&TIMER_SLACK_MEAN, totals.slack_sum as f64, totals.slacks as f64);
+        self.ratio(&TIMER_LATENCY_MEAN, totals.latency_sum as f64, totals.latencies as f64);
+        if totals.latencies > 0 {
+            self.count(&TIMER_LATENCY_MAX, totals.latency_max);
         }
-        self.count(&TIMERS_MISSED, totals.iter().map(|l| l.missed).sum());
+        self.count(&TIMERS_MISSED, totals.missed);
     }
 }

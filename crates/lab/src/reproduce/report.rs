@@ -92,7 +92,7 @@ pub struct CellReport {
 pub enum Verdict {
     /// A baseline, or a statistic without an effect.
     NoEffect,
-    /// The sign is right, and the size between half and twice the published one.
+    /// The sign is right, and the size between half and twice the published one, as a logarithm.
     Agrees,
     /// The sign is right, the size is not.
     Size,

@@ -45,7 +45,7 @@ pub fn result(seen: FinishedRun<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64)
         seed: spec.seed,
         target: "sim".into(),
         exit: exit(k),
-        stop: stop_reason(stop),
+        stop: incomplete(executor, stop_reason(stop)),
         counts: false,
         never_ran: Vec::new(),
         left_out: left_out(spec),
@@ -86,6 +86,17 @@ fn exit(k: &Kernel) -> Exit {
         story: Some(Story::of(info)),
         dump: info.dump.clone(),
     })
+}
+
+/// Returns the reason for which a run's figures are not those of the whole workload, if it ended
+/// regularly without some of the workload's threads; else `stop`.
+fn incomplete(executor: &Executor, stop: StopReason) -> StopReason {
+    match executor.missing() {
+        Some(refused) if stop.is_regular() => {
+            StopReason { kind: StopKind::ThreadsMissing, message: refused.to_string() }
+        }
+        _ => stop,
+    }
 }
 
 fn stop_reason(stop: &Stop) -> StopReason {
@@ -175,8 +186,9 @@ fn metrics(k: &Kernel, unit: &str, executor: &Executor) -> MetricTable {
     }
     times(&mut t, &metric::WAKEUP_LATENCY, &m.wakeup_latency);
     times(&mut t, &metric::RUN_QUEUE_WAIT, &m.run_queue_wait);
-    let loops = executor.loop_totals().map(|(_, totals)| totals.clone());
-    t.loops(&loops.chain(measure_guests::loops(k)).collect::<Vec<_>>());
+    let mut timers = executor.timer_totals(k.now);
+    measure_guests::executors(k).for_each(|guest| timers.add(&guest.timer_totals(k.now)));
+    t.timers(&timers);
     switches(&mut t, k);
     cpu_times(&mut t, k);
     t.count(&metric::CACHE_REFILL, m.refill_ns);
@@ -298,6 +310,7 @@ fn cgroups(k: &Kernel) -> Vec<CgroupResult> {
         CgroupTime {
             path: g.path.clone(),
             weight: g.spec.weight,
+            idle: g.spec.idle,
             own_ns: g.run_ns,
             waited: waiters.contains(&g.id),
             coscheduled,

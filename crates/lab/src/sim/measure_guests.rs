@@ -6,7 +6,8 @@
 use scxlab_guest::{Guest, Stats, VcpuTimes};
 use scxlab_kernel::kernel::Kernel;
 use scxlab_kernel::metrics::{TimeHistogram, quantile};
-use scxlab_workload::exec::{LoopTotals, executor_in, guests};
+use scxlab_workload::Executor;
+use scxlab_workload::exec::{executor_in, guests};
 
 use crate::metric::{self, Metric, MetricTable};
 use crate::run::{GuestExits, GuestResult, GuestThread, GuestYields, VcpuResult};
@@ -105,10 +106,9 @@ fn all_times(
     t.times(metric, all.len(), all.max(), |at| quantile(&all, at));
 }
 
-/// Returns the measurements of the loops of the guests' programs.
-pub fn loops(k: &Kernel) -> impl Iterator<Item = LoopTotals> {
-    let executors = guests(k).iter().filter_map(executor_in);
-    executors.flat_map(|executor| executor.loop_totals().map(|(_, totals)| totals.clone()))
+/// Returns the executors of the guests' programs.
+pub fn executors(k: &Kernel) -> impl Iterator<Item = &Executor> {
+    guests(k).iter().filter_map(executor_in)
 }
 
 /// Returns notes about the guests.

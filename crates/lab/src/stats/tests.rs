@@ -248,3 +248,17 @@ fn many_p_values_are_adjusted() {
     assert!(adjusted(&[]).is_empty());
     assert_eq!(adjusted(&[1.0]), [1.0]);
 }
+
+/// Less negative is more, whatever the sign of the ratio.
+#[test]
+fn a_change_of_negative_values_has_the_sign_of_the_difference() {
+    let pairs = [(-700.0, -62.0), (-710.0, -60.0), (-690.0, -64.0)];
+    let up = change(&pairs);
+    assert!(up.relative.unwrap() > 0.9 && up.low.unwrap() > 0.8, "{up:?}");
+    assert_eq!(up.verdict, Verdict::Different);
+    let down = change(&pairs.map(|(a, b)| (b, a)));
+    assert!(down.relative.unwrap() < -9.0 && down.high.unwrap() < 0.0, "{down:?}");
+    let [base, other] = [0, 1].map(|at| pairs.map(|pair| [pair.0, pair.1][at]));
+    let between = change_between(&base, &other);
+    assert!(between.relative.unwrap() > 0.9 && between.low.unwrap() > 0.8, "{between:?}");
+}

@@ -79,6 +79,53 @@ ops = [{ loop = { ops = [{ compute = "1ms" }] } }]
     assert!(base.mean < Some(0.05), "{base:?}");
 }
 
+/// `goodness` does not know `cpu.max`: the work that it does beyond the limit is no gain.
+#[test]
+fn who_ignores_cpu_max_is_never_recommended() {
+    let workload = |quota: &str| {
+        format!(
+            "duration = '500ms'\nunit = 'loop'\n[[cgroup]]\npath = '/capped'\n{quota}\
+             [[thread]]\nname = 'hog'\ninstances = 2\ncgroup = '/capped'\n\
+             ops = [{{ loop = {{ ops = [{{ compute = '1ms' }}, {{ count = 1 }}] }} }}]\n"
+        )
+    };
+    let ask = |quota: &str| {
+        let question =
+            question(&workload(quota), "2c").goal("max:throughput").among(&["goodness", "fair"]);
+        let advice = question.ask().unwrap();
+        (question.text(&advice), advice)
+    };
+    let (text, capped) = ask("quota = '50ms'\nperiod = '100ms'\n");
+    assert_eq!(chosen(&capped), "eevdf");
+    let place = |name: &str| &capped.candidates.iter().find(|c| c.scheduler == name).unwrap().place;
+    assert!(
+        matches!(place("goodness"), Place::Failed { why } if why.contains("cpu.max")),
+        "{text}"
+    );
+    assert!(!matches!(place("fair"), Place::Failed { .. }), "{text}");
+    assert!(text.contains("goodness: it does not keep cpu.max"), "{text}");
+    let (text, free) = ask("");
+    assert!(!free.candidates.iter().any(|c| matches!(c.place, Place::Failed { .. })), "{text}");
+}
+
+/// A workload with weights has their fairness as its last goal, and the price of a scheduler that
+/// ignores them is told with a limit that rules it out.
+#[test]
+fn the_price_of_ignoring_weights_is_told() {
+    let workload = "duration = '500ms'\nunit = 'loop'\n\
+        [[cgroup]]\npath = '/much'\nweight = 800\n[[cgroup]]\npath = '/little'\n\
+        [[thread]]\nname = 'a'\ninstances = 2\ncgroup = '/much'\n\
+        ops = [{ loop = { ops = [{ compute = '1ms' }] } }]\n\
+        [[thread]]\nname = 'b'\ninstances = 2\ncgroup = '/little'\n\
+        ops = [{ loop = { ops = [{ compute = '1ms' }, { count = 1 }] } }]\n";
+    let question = question(workload, "1c").goal("max:throughput").among(&["goodness"]);
+    let advice = question.ask().unwrap();
+    let text = question.text(&advice);
+    assert_eq!(chosen(&advice), "goodness", "{text}");
+    assert!(text.contains("It is worse by fair:weight"), "{text}");
+    assert!(text.contains("-g 'max:throughput,fair:weight<"), "{text}");
+}
+
 /// `lapse` with long slices switches least, but it is ejected in a fifth of its runs.
 #[test]
 fn an_ejected_candidate_is_never_recommended() {

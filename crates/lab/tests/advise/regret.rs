@@ -70,7 +70,7 @@ fn the_recommended_scheduler_is_hardly_worse_than_the_best() {
         ("hackbench,groups=1,duration=100ms", "4c", "max:throughput"),
         ("sleepers,tasks=12,duration=300ms", "4c", "max:throughput"),
         ("schbench,duration=300ms", "2n2c1t", "max:throughput"),
-        ("sleepers,tasks=9,duration=300ms", "4c", "min:migrations"),
+        ("hackbench,groups=2,duration=60ms", "4c", "min:context_switches"),
         ("hogs,tasks=6,duration=300ms", "laptop-4c8t", "max:throughput"),
     ]
     .iter()

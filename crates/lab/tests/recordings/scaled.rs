@@ -136,7 +136,8 @@ const LOADS: [Load; 8] = [
 const CLIENTS: u32 = 4;
 
 /// A recording with a factor does what the original does with that many clients: its throughput and
-/// the CPU time of each role are nearly the same.
+/// the CPU time of each role are nearly the same. Computations of the recordings vary: clients that
+/// work in step look like one.
 #[test]
 fn a_scaled_recording_has_that_many_clients() {
     let mut off = Vec::new();
@@ -148,7 +149,7 @@ fn a_scaled_recording_has_that_many_clients() {
         };
         let record = |terms: Terms| record_on(&machine, &of(CLIENTS), terms).1;
         let recordings = [
-            record(Terms::exact(1, LENGTH)),
+            record(Terms::noisy(1, LENGTH)),
             record(Terms::noisy(2, LENGTH)),
             record(Terms::noisy(3, LENGTH)),
         ];
@@ -162,7 +163,7 @@ fn a_scaled_recording_has_that_many_clients() {
                 };
                 let errors: Vec<(String, f64)> = scaled.iter().map(error).collect();
                 println!("{:24} {i} {factor:>4}: {errors:.1?}", load.name);
-                let wrong = errors.iter().filter(|(_, error)| error.abs() > 6.0);
+                let wrong = errors.iter().filter(|(_, error)| error.abs() > 10.0);
                 off.extend(wrong.map(|(what, error)| {
                     format!("{} {i} x{factor}: {what} {error:+.1} %", load.name)
                 }));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Throughput and p99 wake-up latency of each run of a scheduler; None: the run was ejected.
+/// Throughput and p99 wake-up latency in us of each run of a scheduler; None: the run was ejected.
 type Runs = Vec<Option<(f64, f64)>>;
 
 fn document(schedulers: &[(&str, Runs)]) -> Document {
@@ -18,7 +18,7 @@ fn document(schedulers: &[(&str, Runs)]) -> Document {
             "exit": { "kind": kind, "code": 0, "message": "" },
             "stop": { "kind": "duration", "message": "" },
             "counts": values.is_some(), "trace_hash": "", "wall_ns": 1, "virtual_ns": 1,
-            "metrics": { "throughput": metric(throughput, "op/s"), "wakeup_latency_p99": metric(latency, "ns") },
+            "metrics": { "throughput": metric(throughput, "op/s"), "wakeup_latency_p99": metric(latency * 1e3, "ns") },
             "tasks": [], "cgroups": [], "notes": [],
         })
     };
@@ -64,7 +64,10 @@ fn the_better_scheduler_is_taken_and_its_price_is_told() {
     );
     let said =
         sentence(&[base.clone(), ("a", steady(1100.0, 900.0)), ("c", steady(1000.0, 300.0))]);
-    assert!(said.contains("for p99 wake-up latency take c"), "{said}");
+    assert!(said.contains("for p99 wake-up latency take c ("), "{said}");
+    // What the other one costs is told, too.
+    let said = sentence(&[base.clone(), ("a", steady(1100.0, 900.0)), ("c", steady(800.0, 300.0))]);
+    assert!(said.contains("take c (throughput 20.0 % lower)"), "{said}");
     let said = sentence(&[base.clone(), ("a", steady(1000.0, 300.0))]);
     assert!(said.starts_with("Take a: p99 wake-up latency 39.8 % lower"), "{said}");
     assert!(sentence(&[base.clone(), ("a", base.1.clone())]).starts_with("Stay with base"));
@@ -80,6 +83,36 @@ fn an_ejected_scheduler_is_out_and_an_ejected_baseline_leaves_no_verdict() {
     assert_eq!(said.reasons[0], "fast is out: 1 of 5 ejected.");
     let said = sentence(&[("base", broken), ("a", base.1)]);
     assert!(said.starts_with("There is no verdict"), "{said}");
+}
+
+#[test]
+fn what_is_too_small_to_matter_or_from_too_few_samples_decides_nothing() {
+    let base = ("base", steady(1000.0, 500.0));
+    // 0.5 % of the throughput; 10 us.
+    for (throughput, latency) in [(1005.0, 500.0), (1000.0, 490.0)] {
+        let said = sentence(&[base.clone(), ("a", steady(throughput, latency))]);
+        assert!(said.starts_with("Stay with base"), "{said}");
+    }
+    let with_wakeups = |count: f64| {
+        let mut document = document(&[base.clone(), ("a", steady(1000.0, 300.0))]);
+        for run in &mut document.runs {
+            let value = scxlab_lab::run::MetricValue { value: count, unit: "1".into() };
+            run.metrics.insert("wakeups".to_owned(), value);
+        }
+        verdict(&[document]).sentence
+    };
+    assert!(with_wakeups(99.0).starts_with("Stay with base"));
+    assert!(with_wakeups(100.0).starts_with("Take a"));
+}
+
+#[test]
+fn a_scheduler_that_does_not_keep_limits_is_out() {
+    let mut document = document(&[("base", steady(1e3, 500.0)), ("a", steady(3e3, 500.0))]);
+    let value = scxlab_lab::run::MetricValue { value: 200.0, unit: "%".into() };
+    document.runs[7].metrics.insert("quota_excess".to_owned(), value);
+    let said = verdict(&[document]);
+    assert!(said.sentence.starts_with("Stay with base"), "{said:?}");
+    assert_eq!(said.reasons[0], "a is out: 1 of 5 with more CPU time than cpu.max allows.");
 }
 
 #[test]

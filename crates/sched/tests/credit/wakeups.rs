@@ -176,7 +176,8 @@ fn new_migrates_away_whom_it_interrupts_and_old_lets_it_wait() {
     let run = |side: &str| {
         let (mut k, loaded) = attached("2c", text, &[("tickle", side)]);
         k.start();
-        go_on(&mut k, MS);
+        // The pinned task sleeps.
+        go_on(&mut k, 5 * MS);
         let hog = k.tasks.iter().find(|t| t.name == "hog").expect("it runs").id;
         let cpus = |cpu| scxlab_machine::cpumask::CpuMask::of(2, [scxlab_machine::id::CpuId(cpu)]);
         let mut both = cpus(0);

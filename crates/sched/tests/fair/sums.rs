@@ -217,7 +217,7 @@ impl Sums {
             }
         } else if !self.pelt && self.steady {
             let (weight, told) = (q.get("weight"), q.get("load_contrib"));
-            assert!((weight - told).abs() <= told / 8 + 1, "{what}: has {weight}, said {told}");
+            assert!((weight - told).abs() <= told / 2 + 1, "{what}: has {weight}, said {told}");
         }
     }
 }

@@ -16,9 +16,8 @@ fn p3(cpus: u32) -> Machine {
     Machine::from_toml("p3-8way.toml", &text).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Length of the start per room, ms. All threads are forked on one CPU, so for as long as they have
-/// not spread, all CPUs take their tasks from one queue in every mode.
-const START_MS: u64 = 30;
+/// Length of the start per room, ms, in which the threads connect.
+const START_MS: u64 = 3;
 
 /// Runs until all messages are delivered. Returns messages per second, and the CPUs' time spent
 /// waiting for locks after the start, in thousandths.
@@ -72,8 +71,8 @@ fn the_lock_is_waited_for_as_rooms_and_cpus_grow() {
     let [small, rooms, cpus, both] =
         [(2, 10), (2, 30), (8, 10), (8, 30)].map(|(c, r)| wait(VANILLA, c, r));
     let all = format!("{small} {rooms} {cpus} {both} thousandths");
-    assert!(2 * small < rooms && 2 * small < cpus, "{all}");
-    assert!(both > rooms && both > 2 * cpus && both > 60, "{all}");
+    assert!(small < rooms && 2 * small < cpus, "{all}");
+    assert!(both > 2 * rooms && both > cpus && both > 60, "{all}");
     let hamq = wait(HAMQ, 8, 30);
     assert!(10 * hamq < both, "{all}, hamq {hamq}");
 }

@@ -82,7 +82,11 @@ impl TestMachine {
     /// Starts a child of the test process.
     pub fn spawn(&mut self, spec: TaskSpec, script: Script) -> Child {
         let threads = self.threads.clone();
-        let task = self.k.user(|k| threads.fork(k, None, spec, script)).expect("fork");
+        let fork = |k: &mut Kernel| {
+            k.charge(k.machine.costs.syscall.fork_ns);
+            threads.fork(k, None, spec, script)
+        };
+        let task = self.k.user(fork).expect("fork");
         Child { task, pid: self.k.tasks[task].pid }
     }
 

@@ -265,3 +265,13 @@ fn guests_in_one_line() {
         assert!(error(arg).contains(expected), "{arg}: {}", error(arg));
     }
 }
+
+#[test]
+fn a_parameter_is_given_once() {
+    for (arg, key) in
+        [("schbench,workers=2,workers=3", "workers"), ("hogs,tasks=2,vms=2, vms = 3", "vms")]
+    {
+        let said = parse_workload_arg(arg).unwrap_err().to_string();
+        assert!(said.contains(&format!("parameter \"{key}\" is given twice")), "{said}");
+    }
+}

@@ -129,6 +129,9 @@ pub enum Insn {
         bytes: u64,
         null: bool,
     },
+    /// The time that a fork takes before the child exists. An instruction of its own, so that what
+    /// other CPUs do meanwhile comes before the fork.
+    CopyProcess,
     /// Index into `Compiled::templates`.
     Fork(u32),
     Join,
@@ -337,7 +340,10 @@ impl Lowering<'_> {
             Op::Touch(arg) => self.touch(arg),
             Op::Unmap => Insn::Unmap,
             Op::Io { bytes, null } => Insn::Io { bytes: *bytes, null: *null },
-            Op::Fork(name) => Insn::Fork(self.template(name)),
+            Op::Fork(name) => {
+                self.emit(Insn::CopyProcess)?;
+                Insn::Fork(self.template(name))
+            }
             Op::Join => Insn::Join,
             Op::Exec => Insn::Exec,
             Op::Yield => Insn::Yield,

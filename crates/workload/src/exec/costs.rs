@@ -7,6 +7,7 @@
 
 use scxlab_kernel::behavior::{Access, Order, RegionId};
 use scxlab_kernel::memory::PAGE_BYTES;
+use scxlab_machine::cost::CostTable;
 use scxlab_machine::id::Nanos;
 
 use crate::compile::insn::RegionAccess;
@@ -21,12 +22,12 @@ macro_rules! costs {
         }
 
         impl SyscallCosts {
-            /// The names of all costs.
-            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
-
-            /// Fills each cost by its name; 0 if `lookup` has no value.
-            pub fn from_lookup(mut lookup: impl FnMut(&'static str) -> Option<Nanos>) -> Self {
-                SyscallCosts { $($name: lookup(stringify!($name)).unwrap_or(0),)* }
+            /// Returns the costs of a machine's table. Costs that the kernel model charges itself
+            /// are 0.
+            pub fn of(table: &CostTable) -> Self {
+                let costs =
+                    SyscallCosts { $($name: table.workload_ns(stringify!($name)).unwrap_or(0),)* };
+                SyscallCosts { fork: table.syscall.fork_ns, ..costs }
             }
         }
     };
@@ -47,14 +48,8 @@ costs! {
     sock_rw,
     /// A socket's copy, per KiB.
     sock_kib,
-    /// `sched_yield`, entry and exit.
-    yield_call,
-    /// `clone` or `fork`, in the parent.
+    /// `clone` or `fork`, in the parent before the child exists.
     fork,
-    /// `execve`.
-    exec,
-    /// `exit`.
-    exit,
     /// `sched_setaffinity`, `setpriority`, `sched_setattr`.
     sched_set,
     /// A write to `cgroup.procs`.

@@ -81,10 +81,10 @@ impl Executor {
                     return self.sleep_until(sys.now().saturating_add(length), t);
                 }
             }
-            Insn::Fork(template) => {
-                sys.charge(self.costs.fork);
-                self.fork(sys, t, template as usize);
+            Insn::CopyProcess if self.costs.fork > 0 => {
+                return Flow::Yield(TaskStep::ComputeWall { wall: self.costs.fork });
             }
+            Insn::Fork(template) => self.fork(sys, t, template as usize),
             Insn::Join if self.threads[t].children > 0 => {
                 sys.note_call(Call::Join);
                 self.threads[t].wait = Wait::On(WaitObject::Join, 0);
@@ -94,13 +94,11 @@ impl Executor {
             Insn::Unmap => return Flow::Yield(TaskStep::FlushTlb),
             Insn::Exec => {
                 sys.note_call(Call::Exec);
-                sys.charge(self.costs.exec);
                 self.remap_regions(sys, t);
                 return Flow::Yield(TaskStep::Exec);
             }
             Insn::Yield => {
                 sys.note_call(Call::Yield);
-                sys.charge(self.costs.yield_call);
                 return Flow::Yield(TaskStep::Yield);
             }
             Insn::Exit => return self.exit(sys, t),
@@ -190,10 +188,10 @@ impl Executor {
             state.next = Some(now);
         }
         thread.phase.slack(next, now, self.cumulative_slack);
+        self.timer_totals.reached(next, now, period, absolute);
         if late {
             thread.phase.missed += 1;
             thread.phase.wu_lat = 0;
-            thread.phase.woken = false;
             return Flow::Next;
         }
         thread.pending = Pending::TimerWake { due: next };
@@ -201,7 +199,6 @@ impl Executor {
     }
 
     fn exit(&mut self, sys: &mut dyn Sys, t: usize) -> Flow {
-        sys.charge(self.costs.exit);
         self.unmap_regions(sys, t);
         let thread = &mut self.threads[t];
         let (task, parent) = (thread.task, thread.parent);

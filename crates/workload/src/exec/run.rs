@@ -12,6 +12,7 @@ use super::stats::Pending;
 use super::thread::{Thread, Wait};
 use super::{Executor, Flow};
 use crate::compile::insn::Insn;
+use crate::timers::TimerTotals;
 
 impl Executor {
     /// Executes `Behavior::step` at `now`, the caller's `Sys::now`: runs the thread until it has a
@@ -23,7 +24,13 @@ impl Executor {
         let Some(mut thread) = self.threads.get_mut(t) else {
             return TaskStep::Exit;
         };
-        if let Some(step) = thread.pending_step(sys, now) {
+        if thread.pending == Pending::Wakes {
+            if let Flow::Yield(step) = self.wake_rest(sys, t) {
+                return step;
+            }
+            thread = &mut self.threads[t];
+        }
+        if let Some(step) = thread.pending_step(sys, now, &mut self.timer_totals) {
             if step != TaskStep::Spin || !self.takes_free_lock(t) {
                 return step;
             }
@@ -73,8 +80,9 @@ impl Executor {
                     pc = thread.pc as usize;
                     let before = std::mem::replace(&mut now, sys.now());
                     // A system call takes time. A step without work lets the kernel preempt the
-                    // thread on its return, for a task that the call woke up, say.
-                    if now != before && sys.must_schedule() {
+                    // thread on its return, for a task that the call woke up, say, and lets come
+                    // what is due on other CPUs.
+                    if now != before && (sys.must_schedule() || sys.others_due()) {
                         return TaskStep::Compute { work: 0 };
                     }
                     continue;
@@ -94,7 +102,12 @@ impl Thread {
     /// Returns the step (sleep, block or spin) in which the thread still waits, or None if the
     /// thread runs on.
     #[inline(always)]
-    fn pending_step(&mut self, sys: &mut dyn Sys, now: Nanos) -> Option<TaskStep> {
+    fn pending_step(
+        &mut self,
+        sys: &mut dyn Sys,
+        now: Nanos,
+        timers: &mut TimerTotals,
+    ) -> Option<TaskStep> {
         match self.wait {
             Wait::None => {}
             Wait::Until(at) if now >= at => self.wait = Wait::None,
@@ -103,7 +116,7 @@ impl Thread {
             Wait::Spin(..) => return Some(TaskStep::Spin),
         }
         if self.pending != Pending::None {
-            self.settle(sys, now);
+            self.settle(sys, now, timers);
         }
         None
     }

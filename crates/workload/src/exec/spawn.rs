@@ -4,7 +4,7 @@
 //! Owns: the names of threads, the processes, the binding of each instance to its objects, the
 //! parties of barriers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use scxlab_kernel::behavior::{CgroupSpec, Sys, TaskSpec};
 use scxlab_machine::cpumask::CpuMask;
@@ -15,7 +15,7 @@ use super::spin::{SpinBarrier, SpinLock};
 use super::stats::{Pending, Phase};
 use super::sync::{Barrier, Cond, Mutex, Sem};
 use super::thread::{NEVER, NO_THREAD, Thread, TimerState, Wait};
-use super::{Executor, cpu_mask, kernel_policy};
+use super::{Executor, RefusedCall, cpu_mask, kernel_policy};
 use crate::compile::insn::{Insn, ObjectKind};
 use crate::program::{PipeDef, PipeKind, names};
 
@@ -165,6 +165,10 @@ impl Executor {
         let task = match sys.fork(parent_task, spec) {
             Ok(task) => task,
             Err(error) => {
+                if parent.is_none() {
+                    let (at, who) = (sys.now(), name.clone());
+                    self.missing.get_or_insert(RefusedCall { at, who, what: "fork", error });
+                }
                 self.fault(sys.now(), name, "fork", error);
                 return false;
             }
@@ -292,6 +296,7 @@ impl Executor {
             cgroup: CgroupId(0),
             process: None,
             parent: None,
+            wakes: VecDeque::new(),
             children: 0,
             phase: Phase::default(),
         }

@@ -3,12 +3,17 @@
 //!
 //! Owns: the records. Times are in nanoseconds; rt-app prints the same columns in microseconds.
 
+use std::collections::BTreeSet;
+
 use scxlab_kernel::behavior::{Call, ChannelKind, Sys};
 use scxlab_machine::id::{Nanos, TaskId};
+use serde::{Deserialize, Serialize};
 
 use super::pipe::channel_number;
 use super::thread::Thread;
 use super::{Executor, Flow};
+use crate::compile::insn::TimerRef;
+use crate::timers::TimerTotals;
 
 /// One pass of a phase, in rt-app's columns (without `perf`, which counts loops of a calibrated
 /// function).
@@ -45,20 +50,10 @@ pub trait LoopObserver {
 }
 
 /// Sums over the passes of all threads of a template.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoopTotals {
     pub loops: u64,
     pub run: Nanos,
-    pub missed: u64,
-    /// Number of passes in which a timer woke the thread; these passes have a latency. A pass whose
-    /// last timer was missed does not count.
-    pub woken: u64,
-    pub wu_lat_sum: Nanos,
-    pub wu_lat_max: Nanos,
-    /// Number of passes that reached a timer; these passes have a slack.
-    pub timed: u64,
-    pub slack_sum: i64,
-    pub slack_min: Option<i64>,
 }
 
 /// A measurement that began before the thread's last step and ends when the thread runs again.
@@ -71,6 +66,8 @@ pub(super) enum Pending {
     TimerWake {
         due: Nanos,
     },
+    /// Wake-ups that are left of the thread's last call (`Thread::wakes`).
+    Wakes,
     /// A read that waited for its bytes, for the trace.
     Read {
         kind: ChannelKind,
@@ -86,12 +83,9 @@ pub(super) struct Phase {
     pub start: Nanos,
     pub run: Nanos,
     pub slack: i64,
-    pub has_timer: bool,
     pub c_duration: Nanos,
     pub c_period: Nanos,
     pub wu_lat: Nanos,
-    /// Whether a timer woke the thread in this pass and no timer was missed afterwards.
-    pub woken: bool,
     pub missed: u32,
 }
 
@@ -99,19 +93,18 @@ impl Phase {
     pub fn slack(&mut self, due: Nanos, now: Nanos, cumulative: bool) {
         let slack = due.cast_signed().saturating_sub(now.cast_signed());
         self.slack = if cumulative { self.slack.saturating_add(slack) } else { slack };
-        self.has_timer = true;
     }
 }
 
 impl Thread {
     /// Completes the pending measurement, now that the thread runs again.
-    pub fn settle(&mut self, sys: &mut dyn Sys, now: Nanos) {
+    pub fn settle(&mut self, sys: &mut dyn Sys, now: Nanos, timers: &mut TimerTotals) {
         match std::mem::replace(&mut self.pending, Pending::None) {
-            Pending::None => {}
+            Pending::None | Pending::Wakes => {}
             Pending::Run { since } => self.phase.run += now.saturating_sub(since),
             Pending::TimerWake { due } => {
                 self.phase.wu_lat += now.saturating_sub(due);
-                self.phase.woken = true;
+                timers.latency(now.saturating_sub(due));
             }
             Pending::Read { kind, pipe, bytes } => {
                 sys.note_call(Call::Read { object: channel_number(pipe as usize), kind, bytes });
@@ -130,6 +123,35 @@ impl Thread {
 }
 
 impl Executor {
+    /// Returns the totals about timers of a run that ends at `end`. Timers that threads have not
+    /// reached by then, or at which they have not been woken, count as late.
+    pub fn timer_totals(&self, end: Nanos) -> TimerTotals {
+        let mut totals = self.timer_totals;
+        let mut shared = BTreeSet::new();
+        for thread in self.threads.iter().filter(|thread| thread.serial != 0) {
+            if let Pending::TimerWake { due } = thread.pending
+                && due <= end
+            {
+                totals.latency(end - due);
+            }
+            for (timer, period) in self.compiled.timers_ahead(thread.pc as usize) {
+                let state = match timer {
+                    TimerRef::Own(slot) => thread.timers[slot as usize],
+                    TimerRef::Shared(timer) => {
+                        let timer = timer.index(&thread.binding);
+                        if !shared.insert(timer) {
+                            continue;
+                        }
+                        self.timers[timer]
+                    }
+                };
+                let due = state.next.unwrap_or(thread.time_zero).saturating_add(period);
+                totals.unreached(due, end, period);
+            }
+        }
+        totals
+    }
+
     pub(super) fn phase_begin(&mut self, sys: &mut dyn Sys, t: usize) -> Flow {
         let start = sys.now();
         let phase = &mut self.threads[t].phase;
@@ -145,16 +167,6 @@ impl Executor {
         let totals = &mut self.totals[thread.template as usize];
         totals.loops += 1;
         totals.run = totals.run.saturating_add(phase.run);
-        totals.missed += u64::from(phase.missed);
-        totals.woken += u64::from(phase.woken);
-        totals.wu_lat_sum = totals.wu_lat_sum.saturating_add(phase.wu_lat);
-        totals.wu_lat_max = totals.wu_lat_max.max(phase.wu_lat);
-        if phase.has_timer {
-            totals.timed += 1;
-            totals.slack_sum = totals.slack_sum.saturating_add(phase.slack);
-            let min = totals.slack_min.map_or(phase.slack, |min| min.min(phase.slack));
-            totals.slack_min = Some(min);
-        }
         if let Some(observer) = &mut self.observer {
             let record = record(phase, sys.now());
             observer.on_loop(thread.task, &thread.name, &record);

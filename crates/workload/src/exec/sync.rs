@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 
 use scxlab_kernel::behavior::{Call, Sys, TaskStep};
 
+use super::stats::Pending;
 use super::{Executor, Flow, Wait};
 use crate::compile::insn::{ObjectRef, WaitObject};
 
@@ -180,16 +181,16 @@ impl Executor {
             let mutex = &mut self.mutexes[m as usize];
             if mutex.barging.is_some() {
                 self.conds[c].signalled.push(waiter);
-                self.release(sys, waiter, false);
+                self.threads[t].wakes.push_back(waiter);
             } else if mutex.owner.is_none() {
                 mutex.owner = Some(waiter);
-                self.release(sys, waiter, false);
+                self.threads[t].wakes.push_back(waiter);
             } else {
                 mutex.waiters.push_back(waiter);
                 self.threads[waiter as usize].wait = Wait::On(WaitObject::Mutex, m);
             }
         }
-        Flow::Next
+        self.wake_rest(sys, t)
     }
 
     pub(super) fn barrier(&mut self, sys: &mut dyn Sys, t: usize, barrier: ObjectRef) -> Flow {
@@ -203,9 +204,21 @@ impl Executor {
         if !others.is_empty() {
             self.wake_futex(sys, WaitObject::Barrier, b, usize::MAX);
         }
-        for &other in &others {
-            self.release(sys, other, false);
+        self.threads[t].wakes.extend(others);
+        self.wake_rest(sys, t)
+    }
+
+    /// Wakes the threads that the thread's last call released. Each wake-up takes time, and what is
+    /// due on other CPUs meanwhile comes between them.
+    pub(super) fn wake_rest(&mut self, sys: &mut dyn Sys, t: usize) -> Flow {
+        while let Some(next) = self.threads[t].wakes.pop_front() {
+            self.release(sys, next, false);
+            if !self.threads[t].wakes.is_empty() && sys.others_due() {
+                self.threads[t].pending = Pending::Wakes;
+                return Flow::Yield(TaskStep::Compute { work: 0 });
+            }
         }
+        self.threads[t].pending = Pending::None;
         Flow::Next
     }
 

@@ -326,16 +326,18 @@ fn wake_up_latency_is_measured_from_the_expiry() {
     let text = "[[thread]]\nname = 'hog'\nops = [{ compute = '10ms' }]\n[[thread]]\nname = 'a'\n\
                 ops = [{ phase = { name = 'p', times = 1, ops = [{ timer = { name = 't', \
                 period = '500us' } }] } }]";
-    let (_, executor, _) = run(text, 1);
-    let totals = executor.loop_totals().find(|(name, _)| *name == "a").unwrap().1;
+    let (mock, executor, _) = run(text, 1);
+    let totals = executor.timer_totals(mock.time());
     // The slices of `hog` end at 1 ms and 2 ms. Thread `a` first runs at 1 ms, so it misses the
-    // timer's expiry at 500 us, and a missed expiry has no latency. With an expiry at 1.5 ms, `a`
-    // must have a latency of 500 us.
-    assert_eq!((totals.missed, totals.wu_lat_max, totals.woken, totals.timed), (1, 0, 0, 1));
+    // timer's expiry at 500 us by a whole period. With an expiry at 1.5 ms, `a` must have a latency
+    // of 500 us, too.
+    assert_eq!((totals.missed, totals.latency_max, totals.latencies), (2, 500_000, 1));
+    assert_eq!((totals.slacks, totals.slack_min), (1, Some(-500_000)));
     let late = text.replace("500us", "1500us");
-    let (_, executor, _) = run(&late, 1);
-    let totals = executor.loop_totals().find(|(name, _)| *name == "a").unwrap().1;
-    assert_eq!((totals.missed, totals.wu_lat_max, totals.woken, totals.timed), (0, 500_000, 1, 1));
+    let (mock, executor, _) = run(&late, 1);
+    let totals = executor.timer_totals(mock.time());
+    assert_eq!((totals.missed, totals.latency_max, totals.latencies), (0, 500_000, 1));
+    assert_eq!((totals.slacks, totals.slack_min), (1, Some(500_000)));
 }
 
 #[test]

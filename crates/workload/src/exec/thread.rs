@@ -3,6 +3,8 @@
 //!
 //! Owns: the thread's position in the program, and the object that the thread waits for.
 
+use std::collections::VecDeque;
+
 use scxlab_kernel::behavior::AccessId;
 use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 
@@ -48,6 +50,8 @@ pub(super) struct Thread {
     pub phased: bool,
     pub phase: Phase,
     pub template: u32,
+    /// Threads that the thread's last call has released and not woken yet.
+    pub wakes: VecDeque<u32>,
     /// Number of children that have not exited.
     pub children: u32,
     /// Number of passes left in each loop, indexed by nesting depth.

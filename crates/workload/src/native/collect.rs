@@ -12,12 +12,11 @@ use scxlab_machine::id::Nanos;
 use super::error::{OpError, RefusedCallKind};
 use super::plan::Tables;
 use super::region;
-use super::report::{
-    Calibration, NativeReport, NativeStop, NativeTask, PhaseTotals, TaskEnd, Unlisted,
-};
+use super::report::{Calibration, NativeReport, NativeStop, NativeTask, TaskEnd, Unlisted};
 use super::shared::{self, Counts, RefusedCallRecord, Slot};
 use super::worker::Env;
 use crate::compile::insn::{Insn, WaitObject, WaitState};
+use crate::exec::LoopTotals;
 
 /// Base of the values of `Slot::end` for a thread whose process was ended by a signal: the value is
 /// this base plus the signal's number.
@@ -104,6 +103,7 @@ fn task(tables: &Tables, slot: &Slot) -> NativeTask {
         migrations: counts.migrations,
         work_units: slot.units.load(Relaxed),
         phases: phases(slot),
+        timers: slot.totals.timers(),
     }
 }
 
@@ -135,20 +135,9 @@ pub fn counts_since(before: &Counts, after: &Counts) -> CountsSince {
     }
 }
 
-fn phases(slot: &Slot) -> PhaseTotals {
+fn phases(slot: &Slot) -> LoopTotals {
     let t = &slot.totals;
-    let timed = t.timed.load(Relaxed);
-    PhaseTotals {
-        loops: t.loops.load(Relaxed),
-        run: t.run.load(Relaxed),
-        missed: t.missed.load(Relaxed),
-        woken: t.woken.load(Relaxed),
-        wu_lat_sum: t.wu_lat_sum.load(Relaxed),
-        wu_lat_max: t.wu_lat_max.load(Relaxed),
-        timed,
-        slack_sum: t.slack_sum.load(Relaxed),
-        slack_min: (timed > 0).then(|| t.slack_min.load(Relaxed)),
-    }
+    LoopTotals { loops: t.loops.load(Relaxed), run: t.run.load(Relaxed) }
 }
 
 fn faults(env: &Env) -> Vec<OpError> {

@@ -16,12 +16,13 @@ use serde::{Deserialize, Serialize};
 use super::collect;
 use super::error::SetupError;
 use super::plan::Tables;
-use super::report::{NativeTask, PhaseTotals, TaskEnd};
+use super::report::{NativeTask, TaskEnd};
 use super::sample;
 use super::shared::{Counts, Shared};
 use super::sys::{self, Errno};
-use crate::exec::RegionPages;
+use crate::exec::{LoopTotals, RegionPages};
 use crate::program::GuestDef;
+use crate::timers::TimerTotals;
 
 /// The process of one guest, which runs its virtual CPUs (vCPUs) as threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -271,7 +272,8 @@ impl Member {
                 switches_involuntary: counts.involuntary,
                 migrations: counts.migrations,
                 work_units: 0,
-                phases: PhaseTotals::default(),
+                phases: LoopTotals::default(),
+                timers: TimerTotals::default(),
             }
         };
         (0..).zip(&self.threads).map(task).collect()

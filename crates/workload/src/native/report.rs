@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::OpError;
 use crate::exec::{LoopTotals, RegionPages};
+use crate::timers::TimerTotals;
 
 /// The result of one native run. Times are nanoseconds; instants are CLOCK_MONOTONIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +53,13 @@ impl NativeReport {
         listed.saturating_add(self.unlisted.work_units)
     }
 
+    /// Returns the totals about the timers of all threads.
+    pub fn timer_totals(&self) -> TimerTotals {
+        let mut totals = TimerTotals::default();
+        self.tasks.iter().for_each(|task| totals.add(&task.timers));
+        totals
+    }
+
     /// Returns the totals of the passes of each template's phases, with the template's name, like
     /// `Executor::loop_totals`.
     pub fn loop_totals(&self) -> Vec<(&str, LoopTotals)> {
@@ -59,7 +67,8 @@ impl NativeReport {
             self.templates.iter().map(|t| (t.as_str(), LoopTotals::default())).collect();
         for task in &self.tasks {
             if let Some((_, totals)) = all.get_mut(task.template as usize) {
-                task.phases.add_to(totals);
+                totals.loops = totals.loops.saturating_add(task.phases.loops);
+                totals.run = totals.run.saturating_add(task.phases.run);
             }
         }
         all
@@ -128,7 +137,8 @@ pub struct NativeTask {
     /// Number of migrations; None if the kernel does not report it.
     pub migrations: Option<u64>,
     pub work_units: u64,
-    pub phases: PhaseTotals,
+    pub phases: LoopTotals,
+    pub timers: TimerTotals,
 }
 
 /// How a thread ended.
@@ -142,37 +152,6 @@ pub enum TaskEnd {
     /// This signal ended the thread's process. The value is also SIGKILL (9) if the thread did not
     /// stop within the grace time.
     Killed(i32),
-}
-
-/// Totals of one thread's phases; `LoopTotals` has the same sums for a template.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PhaseTotals {
-    pub loops: u64,
-    pub run: Nanos,
-    pub missed: u64,
-    pub woken: u64,
-    pub wu_lat_sum: Nanos,
-    pub wu_lat_max: Nanos,
-    pub timed: u64,
-    pub slack_sum: i64,
-    pub slack_min: Option<i64>,
-}
-
-impl PhaseTotals {
-    fn add_to(&self, totals: &mut LoopTotals) {
-        totals.loops = totals.loops.saturating_add(self.loops);
-        totals.run = totals.run.saturating_add(self.run);
-        totals.missed = totals.missed.saturating_add(self.missed);
-        totals.woken = totals.woken.saturating_add(self.woken);
-        totals.wu_lat_sum = totals.wu_lat_sum.saturating_add(self.wu_lat_sum);
-        totals.wu_lat_max = totals.wu_lat_max.max(self.wu_lat_max);
-        totals.timed = totals.timed.saturating_add(self.timed);
-        totals.slack_sum = totals.slack_sum.saturating_add(self.slack_sum);
-        totals.slack_min = match (totals.slack_min, self.slack_min) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-    }
 }
 
 /// Sums over the threads that have no entry in `tasks`.

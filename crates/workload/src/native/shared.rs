@@ -7,6 +7,7 @@
 //! at any address. A word that only one thread writes is accessed with relaxed ordering; data
 //! handed from one thread to another goes through a futex word or a guard.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
 use super::access::Cursor;
@@ -17,6 +18,7 @@ use super::region;
 use super::sync::{Barrier, Cond, Guard, Lines, Mutex, Sem, SpinBarrier, SpinLock};
 use super::sys::{self, Errno};
 use crate::compile::insn::ObjectKind;
+use crate::timers::TimerTotals;
 
 /// Maximum number of refused calls that are recorded; further refused calls are only counted.
 pub const MAX_FAULTS: usize = 100;
@@ -136,24 +138,55 @@ pub struct Ident {
 pub struct PhaseState {
     pub idx: AtomicU64,
     pub run: AtomicU64,
-    pub slack: AtomicI64,
-    pub has_timer: AtomicU32,
-    pub missed: AtomicU32,
-    pub wu_lat: AtomicU64,
-    pub woken: AtomicU32,
 }
 
 #[repr(C)]
 pub struct Totals {
     pub loops: AtomicU64,
     pub run: AtomicU64,
-    pub missed: AtomicU64,
-    pub woken: AtomicU64,
-    pub wu_lat_sum: AtomicU64,
-    pub wu_lat_max: AtomicU64,
-    pub timed: AtomicU64,
-    pub slack_sum: AtomicI64,
-    pub slack_min: AtomicI64,
+    timers: TimerSums,
+}
+
+/// `TimerTotals`, written by the thread alone.
+#[repr(C)]
+struct TimerSums {
+    missed: AtomicU64,
+    latencies: AtomicU64,
+    latency_sum: AtomicU64,
+    latency_max: AtomicU64,
+    slacks: AtomicU64,
+    slack_sum: AtomicI64,
+    slack_min: AtomicI64,
+}
+
+impl Totals {
+    pub fn timers(&self) -> TimerTotals {
+        let t = &self.timers;
+        let slacks = t.slacks.load(Relaxed);
+        TimerTotals {
+            missed: t.missed.load(Relaxed),
+            latencies: t.latencies.load(Relaxed),
+            latency_sum: t.latency_sum.load(Relaxed),
+            latency_max: t.latency_max.load(Relaxed),
+            slacks,
+            slack_sum: t.slack_sum.load(Relaxed),
+            slack_min: (slacks > 0).then(|| t.slack_min.load(Relaxed)),
+        }
+    }
+
+    /// Changes the totals about timers.
+    pub fn change_timers(&self, change: impl FnOnce(&mut TimerTotals)) {
+        let mut totals = self.timers();
+        change(&mut totals);
+        let t = &self.timers;
+        t.missed.store(totals.missed, Relaxed);
+        t.latencies.store(totals.latencies, Relaxed);
+        t.latency_sum.store(totals.latency_sum, Relaxed);
+        t.latency_max.store(totals.latency_max, Relaxed);
+        t.slack_sum.store(totals.slack_sum, Relaxed);
+        t.slack_min.store(totals.slack_min.unwrap_or(0), Relaxed);
+        t.slacks.store(totals.slacks, Relaxed);
+    }
 }
 
 /// The kernel's counts for a thread. `wait` and `migrations` are stored plus one; 0 means unknown.

@@ -239,6 +239,9 @@ impl Thread {
 
     fn finish(&mut self, end: End) {
         let slot = self.slot;
+        if end == End::Stop {
+            self.note_unreached();
+        }
         sample::own(&slot.after);
         slot.ended.store(self.now(), Relaxed);
         let how = if end == End::Exit { shared::EXITED } else { shared::STOPPED };
@@ -482,26 +485,18 @@ impl Thread {
                 advance(&timer.next, zero, now, period, absolute)
             }
         };
-        let phase = &self.slot.phase;
-        let slack = next.cast_signed().saturating_sub(now.cast_signed());
-        let before = if self.env.tables.plan.program.cumulative_slack {
-            phase.slack.load(Relaxed)
-        } else {
-            0
-        };
-        phase.slack.store(before.saturating_add(slack), Relaxed);
-        phase.has_timer.store(1, Relaxed);
+        let totals = &self.slot.totals;
+        totals.change_timers(|t| t.reached(next, now, period, absolute));
         if late {
-            phase.missed.store(phase.missed.load(Relaxed).saturating_add(1), Relaxed);
-            phase.wu_lat.store(0, Relaxed);
-            phase.woken.store(0, Relaxed);
             return Ok(());
         }
-        self.sleep_until(next)?;
-        let late_by = self.now().saturating_sub(next);
-        phase.wu_lat.store(phase.wu_lat.load(Relaxed).saturating_add(late_by), Relaxed);
-        phase.woken.store(1, Relaxed);
-        Ok(())
+        let slept = self.sleep_until(next);
+        let now = self.now();
+        // If the run ends first, the thread has not waited for longer than the timer.
+        if slept.is_ok() || now >= next {
+            totals.change_timers(|t| t.latency(now.saturating_sub(next)));
+        }
+        slept
     }
 
     pub fn note_run(&self, since: Nanos) {
@@ -516,13 +511,7 @@ impl Thread {
     }
 
     fn phase_begin(&self) {
-        let phase = &self.slot.phase;
-        phase.run.store(0, Relaxed);
-        phase.slack.store(0, Relaxed);
-        phase.has_timer.store(0, Relaxed);
-        phase.missed.store(0, Relaxed);
-        phase.wu_lat.store(0, Relaxed);
-        phase.woken.store(0, Relaxed);
+        self.slot.phase.run.store(0, Relaxed);
     }
 
     fn phase_end(&self) {
@@ -533,19 +522,18 @@ impl Thread {
         self.count(1);
         add(&totals.loops, 1);
         add(&totals.run, phase.run.load(Relaxed));
-        add(&totals.missed, phase.missed.load(Relaxed).into());
-        add(&totals.woken, phase.woken.load(Relaxed).into());
-        let latency = phase.wu_lat.load(Relaxed);
-        add(&totals.wu_lat_sum, latency);
-        totals.wu_lat_max.store(totals.wu_lat_max.load(Relaxed).max(latency), Relaxed);
-        if phase.has_timer.load(Relaxed) != 0 {
-            let slack = phase.slack.load(Relaxed);
-            let sum = totals.slack_sum.load(Relaxed).saturating_add(slack);
-            totals.slack_sum.store(sum, Relaxed);
-            let known = totals.timed.load(Relaxed) != 0;
-            add(&totals.timed, 1);
-            let min = if known { totals.slack_min.load(Relaxed).min(slack) } else { slack };
-            totals.slack_min.store(min, Relaxed);
+    }
+
+    /// Notes the timers that the thread has not reached although they were due.
+    fn note_unreached(&self) {
+        let end = self.now();
+        let zero = self.slot.zero.load(Relaxed);
+        for (timer, period) in self.env.tables.compiled.timers_ahead(self.pc as usize) {
+            // Whose task a shared timer's period was is unknown.
+            let TimerRef::Own(slot) = timer else { continue };
+            let last = last_period(&self.own_timers[slot as usize], zero);
+            let due = last.saturating_add(period);
+            self.slot.totals.change_timers(|t| t.unreached(due, end, period));
         }
     }
 
@@ -574,12 +562,16 @@ fn advance(
     period: Nanos,
     absolute: bool,
 ) -> (Nanos, bool) {
-    let last = next.load(Relaxed).checked_sub(1).unwrap_or(zero);
-    let due = last.saturating_add(period);
+    let due = last_period(next, zero).saturating_add(period);
     let late = now >= due;
     let kept = if late && !absolute { now } else { due };
     next.store(kept.saturating_add(1), Relaxed);
     (due, late)
+}
+
+/// Returns the end of a timer's last period.
+fn last_period(next: &AtomicU64, zero: Nanos) -> Nanos {
+    next.load(Relaxed).checked_sub(1).unwrap_or(zero)
 }
 
 fn is_fair(policy: u32) -> bool {

@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use super::guest::{GuestDef, SpinLockKind};
 use super::{Op, PolicyDef, Program, ThreadTemplate};
 
 /// Returns the whole program as text. The same program always gives the same text.
@@ -16,11 +17,7 @@ pub fn dump(program: &Program) -> String {
         ops(&mut out, &thread.ops, 1);
     }
     for guest in &program.guests {
-        line(
-            &mut out,
-            0,
-            &format!("guest {} x{} vcpus={}", guest.name, guest.instances, guest.vcpus),
-        );
+        guest_line(&mut out, guest);
         let inner = guest.program.as_deref().map_or(String::new(), dump);
         inner.lines().for_each(|text| line(&mut out, 1, text));
     }
@@ -35,6 +32,38 @@ fn line(out: &mut String, depth: usize, text: &str) {
     let _ = writeln!(out, "{:1$}{text}", "", depth * 2);
 }
 
+fn guest_line(out: &mut String, guest: &GuestDef) {
+    let mut text = format!("guest {} x{} vcpus={}", guest.name, guest.instances, guest.vcpus);
+    if let Some(cgroup) = &guest.cgroup {
+        let _ = write!(text, " cgroup={cgroup}");
+    }
+    if let Some(cpus) = &guest.cpus {
+        let _ = write!(text, " cpus={cpus}");
+    }
+    if guest.nice != 0 {
+        let _ = write!(text, " nice={}", guest.nice);
+    }
+    if let Some(memory) = &guest.memory {
+        let policy = format!("{:?}", memory.policy).to_lowercase();
+        let _ = write!(text, " memory={} {policy}", memory.size);
+    }
+    if guest.spinlock != SpinLockKind::default() {
+        let kind = format!("{:?}", guest.spinlock).to_lowercase();
+        let _ = write!(text, " spinlock={kind}");
+    }
+    if guest.halt_poll.0 > 0 {
+        let _ = write!(text, " halt_poll={}", guest.halt_poll);
+    }
+    let flags = [
+        (guest.vcpu_cgroups, " vcpu_cgroups"),
+        (guest.pin, " pin"),
+        (!guest.pv_spinlock, " no pv_spinlock"),
+        (!guest.pv_tlb_flush, " no pv_tlb_flush"),
+    ];
+    flags.into_iter().filter(|(on, _)| *on).for_each(|(_, flag)| text.push_str(flag));
+    line(out, 0, &text);
+}
+
 fn header(out: &mut String, program: &Program) {
     let duration = program.duration.map_or("until all exit".to_owned(), |d| d.to_string());
     let flag = |on: bool, name: &'static str| if on { name } else { "" };
@@ -47,10 +76,12 @@ fn header(out: &mut String, program: &Program) {
             out,
             0,
             &format!(
-                "cgroup {} weight={} max={quota}/{}{}{}{}",
+                "cgroup {} weight={} max={quota}/{}{}{}{}{}{}",
                 c.path,
                 c.weight,
                 c.period,
+                if c.burst.0 > 0 { format!(" burst={}", c.burst) } else { String::new() },
+                if c.idle { " idle" } else { "" },
                 c.cpus.as_ref().map_or(String::new(), |l| format!(" cpus={l}")),
                 c.mems.as_ref().map_or(String::new(), |l| format!(" mems={l}")),
                 c.xattrs.iter().map(|(n, v)| format!(" {n}={v}")).collect::<String>(),

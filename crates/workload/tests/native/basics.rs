@@ -60,14 +60,14 @@ fn timers_keep_their_periods() {
     let a = task(&report, "a");
     assert!(a.ended_ns >= 50_000_000, "{a:?}");
     assert_eq!(a.phases.loops, 10);
-    assert!(a.phases.slack_min.is_some_and(|s| s <= 5_000_000));
+    assert!(a.timers.slack_min.is_some_and(|s| s <= 5_000_000));
     let missed = run_clean(
         "[[thread]]\nname = 'a'\nops = [{ phase = { name = 'p', times = 3, ops = [\
          { compute_wall = '3ms' }, { timer = { name = 't', period = '1ms' } }] } }]",
     );
     let a = task(&missed, "a");
-    assert_eq!(a.phases.missed, 3, "each is late");
-    assert!(a.phases.slack_min.is_some_and(|s| s < 0));
+    assert!(a.timers.missed >= 3, "each is late, and passes over periods: {}", a.timers.missed);
+    assert!(a.timers.slack_min.is_some_and(|s| s < 0));
     assert!(a.phases.run >= 9_000_000);
 }
 
@@ -124,7 +124,7 @@ fn phases_are_rows() {
     );
     let totals = report.loop_totals();
     assert_eq!((totals[0].0, totals[0].1.loops), ("a", 8));
-    assert!(totals[0].1.run > 0 && totals[0].1.slack_min.is_none());
+    assert!(totals[0].1.run > 0 && report.timer_totals().slack_min.is_none());
     assert_eq!(report.work_units(), 8);
 }
 

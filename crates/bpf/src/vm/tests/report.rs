@@ -121,13 +121,13 @@ fn an_inlined_call_has_the_line_that_leads_to_it() {
     let own = [line(0, "x.c", 1, "if (a)"), line(1, "x.c", 2, "one();"), line(3, "x.c", 4, "")];
     let inlined = |pc| line(pc, "y.h", 9, "load");
     let all = [&own[..], &[inlined(4)]].concat();
-    assert_eq!(place(&mut h, all), "y.h:9, from x.c:2 or 4");
+    assert_eq!(place(&mut h, all), "y.h:9, at or after x.c:2 or 4");
     // Only one path has a line of its own after the branch. For the other path, the report must
     // name the line of the branch itself.
     let one = vec![own[0].clone(), own[1].clone(), inlined(3)];
-    assert_eq!(place(&mut h, one), "y.h:9, from x.c:1 or 2");
+    assert_eq!(place(&mut h, one), "y.h:9, at or after x.c:1 or 2");
     let alone = vec![own[0].clone(), inlined(1)];
-    assert_eq!(place(&mut h, alone), "y.h:9, from x.c:1: if (a)");
+    assert_eq!(place(&mut h, alone), "y.h:9, at or after x.c:1");
     assert_eq!(place(&mut h, own.to_vec()), "x.c:4");
     assert_eq!(place(&mut h, vec![inlined(0)]), "y.h:9: load");
 }

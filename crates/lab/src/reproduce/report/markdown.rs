@@ -22,7 +22,8 @@ error from a grid; `--blind` leaves them at their defaults.
 
 - A *change* compares a figure with its baseline: positive is better. A predicted change in
   parentheses cannot be told from noise.
-- *agrees*: the sign is right, and the size between half and twice the published one. *size*: only
+- *agrees*: the sign is right, and the size, as the logarithm of the ratio between the figure and
+  its baseline, is between half and twice the published one: +60 % agrees with +27 %. *size*: only
   the sign is right. *SIGN*: the sign is wrong, or the predicted change is below 1 %.
 - *Sign agreement* is over the published changes that exceed their noise, or 5 % where none is
   printed. A cell whose scheduler was ejected disagrees. *Rank correlation* is Spearman's, over the
