@@ -482,7 +482,7 @@ fn a_gang_runs_together_where_the_scheduler_knows_gangs() {
     let runs = results["runs"].as_array().unwrap();
     for path in ["/left", "/right"] {
         let (off, v2) = (together(&runs[0], path), together(&runs[1], path));
-        assert!(off < 400.0 && v2 > 900.0, "{path}: {off} and {v2}");
+        assert!(off < 100.0 && v2 > 900.0, "{path}: {off} and {v2}");
     }
 }
 

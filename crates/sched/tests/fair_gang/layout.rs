@@ -53,9 +53,16 @@ impl GangLayout {
         for i in 0..self.threads {
             let below = if self.nested { format!("/cpu{i}") } else { String::new() };
             let cpus = self.cpus_of(i);
+            // Threads that are not bound spread over the CPUs one after the other.
+            let start = match self.bound {
+                Bound::Anywhere => {
+                    format!("{{ sleep = \"{}us\" }}, ", 45 * (g * self.threads + i + 1))
+                }
+                Bound::Each | Bound::TwoShare => String::new(),
+            };
             text += &format!(
                 "[[thread]]\nname = \"g{g}-{i}\"\nprocess = \"g{g}\"\ncgroup = \"{path}{below}\"\n{cpus}\
-                 ops = [{{ loop = {{ ops = [{}] }} }}]\n",
+                 ops = [{start}{{ loop = {{ ops = [{}] }} }}]\n",
                 self.ops(g)
             );
         }

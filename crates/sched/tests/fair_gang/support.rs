@@ -20,11 +20,22 @@ pub struct Job {
     pub no_barrier: bool,
     /// Whether each thread is in a cgroup of its own below the job's.
     pub nested: bool,
+    /// Time from the start of one thread to that of the next. With 0, all start together, and may
+    /// run together only because of that.
+    pub apart_us: u32,
 }
 
 impl Job {
     pub fn plain(name: &'static str, threads: u32) -> Self {
-        Job { name, threads, gang: false, before: "", no_barrier: false, nested: false }
+        Job {
+            name,
+            threads,
+            gang: false,
+            before: "",
+            no_barrier: false,
+            nested: false,
+            apart_us: 0,
+        }
     }
 
     pub fn gang(name: &'static str, threads: u32) -> Self {
@@ -33,10 +44,11 @@ impl Job {
 }
 
 pub fn jobs(jobs: &[Job]) -> String {
-    jobs.iter().map(job).collect()
+    (0..).zip(jobs).map(|(nth, job)| text_of(job, nth)).collect()
 }
 
-fn job(job: &Job) -> String {
+/// Returns the text of the job with this number.
+fn text_of(job: &Job, nth: u32) -> String {
     let Job { name, before, .. } = job;
     let switch = if job.gang { "xattr = { \"user.cpu.gang\" = \"1\" }\n" } else { "" };
     let mut text = format!("[[cgroup]]\npath = \"/{name}\"\n{switch}");
@@ -44,9 +56,13 @@ fn job(job: &Job) -> String {
         if job.no_barrier { String::new() } else { format!("{{ spin_barrier = \"{name}\" }},") };
     for i in 0..job.threads {
         let below = if job.nested { format!("/{i}") } else { String::new() };
+        let start = match job.apart_us * (nth * job.threads + i) {
+            0 => String::new(),
+            us => format!("{{ sleep = \"{us}us\" }}, "),
+        };
         text += &format!(
             "[[thread]]\nname = \"{name}-{i}\"\nprocess = \"{name}\"\ncgroup = \"/{name}{below}\"\ncpus = \"{i}\"\n\
-             ops = [{{ loop = {{ ops = [{before} {{ compute = \"500us\" }}, {meet} {{ count = 1 }}] }} }}]\n"
+             ops = [{start}{{ loop = {{ ops = [{before} {{ compute = \"500us\" }}, {meet} {{ count = 1 }}] }} }}]\n"
         );
     }
     text
