@@ -255,7 +255,6 @@ impl GuestKernel {
     }
 
     fn exit_thread(&mut self, host: &mut dyn Sys, v: usize, t: u32) {
-        host.charge(self.machine.costs.syscall.exit_ns);
         self.deschedule(host, v, t, State::Gone);
         let report = self.report_thread(t);
         self.gone.push(report);

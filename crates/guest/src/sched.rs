@@ -393,7 +393,6 @@ impl GuestKernel {
 
     /// `sched_exec()`: a thread that executes a program has no cache content to lose.
     pub(crate) fn exec_thread(&mut self, host: &mut dyn Sys, v: usize, t: u32) {
-        host.charge(self.machine.costs.syscall.exec_ns);
         let to = self.select(host, v, t, WakeFlags { ttwu: false, ..WakeFlags::EXEC });
         if to != v {
             self.push_away(host, v, t, to);

@@ -149,6 +149,10 @@ impl Sys for GuestSys<'_> {
         self.host.atomic_time(last)
     }
 
+    fn message_time(&self, last: Option<CpuId>, lines: u64, bytes: u64) -> (CpuId, Nanos) {
+        self.host.message_time(last, lines, bytes)
+    }
+
     fn post(&mut self, at: Nanos, _cpu: CpuId, token: u64) {
         self.os.add_timer(0, at, Timer::Post(token));
         if self.v != 0 {

@@ -56,6 +56,9 @@ impl Sys for Host {
     fn atomic_time(&self, _: Option<CpuId>) -> (CpuId, Nanos) {
         (CpuId(0), 0)
     }
+    fn message_time(&self, _: Option<CpuId>, _: u64, _: u64) -> (CpuId, Nanos) {
+        unreachable!()
+    }
     fn nr_cpus(&self) -> u32 {
         1
     }

@@ -266,7 +266,8 @@ const RECORDINGS: u64 = 24;
 
 /// What is further off than 5 % after a second of recording, and how far at most, in percent. The
 /// page docs/concepts/recordings.md tells why.
-const FAR: [(&str, &str, f64); 3] = [
+const FAR: [(&str, &str, f64); 4] = [
+    ("messaging", "run_queue_wait_p99", 10.0),
     ("guests", "run_queue_wait_p99", 20.0),
     ("guests", "run_queue_wait_p50", 8.0),
     ("frames", "run_queue_wait_p50", 15.0),

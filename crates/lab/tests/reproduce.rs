@@ -210,6 +210,19 @@ fn disagreement_costs() {
     assert_eq!(agreement(&[8.0, -1.0]), (0.5, Verdict::Failed));
 }
 
+/// A deviation needs two runs. It is not predicted from one, unless that run was ejected.
+#[test]
+fn one_run_has_no_deviation() {
+    let stddev = "[[rule]]\nwhen = { column = 'new' }\nscheduler = 'vtime'\nfigure = 'stddev'";
+    let verdict = |new: &[f64]| {
+        let plan = plan(stddev).unwrap();
+        report(&plan, &runs(&[&[10.0], new, &[20.0], &[22.0]]), 2).cells[1].verdict
+    };
+    assert_eq!(verdict(&[8.0]), Verdict::NotPredicted);
+    assert_eq!(verdict(&[-1.0]), Verdict::Failed);
+    assert_eq!(verdict(&[8.0, 9.0]), Verdict::NoEffect);
+}
+
 /// An ejected run is shown as such, in every form of the report, and enters no mean.
 #[test]
 fn ejected_runs_are_shown() {
@@ -334,14 +347,14 @@ fn a_broken_mechanism_scores_worse() {
 
 /// The global queue collapses under many tasks, because CPUs wait for its lock: without the price
 /// of locks more than half of the effect is gone. Each pick looks at all tasks under that lock:
-/// without the scan a fifth is gone.
+/// without the scan a tenth is gone.
 #[test]
 fn the_global_queue_collapses_by_its_lock_and_scan() {
     let cell = "{ table = 'chat', rooms = 30, cpus = 8, column = 'o1' }";
     let (whole, unlocked) = changes("o1-2002", "lock", cell);
     let (_, unscanned) = changes("o1-2002", "scan", cell);
     let seen = format!("{whole} {unlocked} {unscanned}");
-    assert!(whole > 100.0 && unlocked < whole / 2.0 && unscanned < whole * 4.0 / 5.0, "{seen}");
+    assert!(whole > 100.0 && unlocked < whole / 2.0 && unscanned < whole * 0.9, "{seen}");
 }
 
 /// Two tasks that pass a token lose under O(1), because each runs on a CPU of its own.
@@ -372,6 +385,17 @@ fn ebizzy_needs_the_gang_and_the_wait() {
     let (_, unwaited) = changes("gang-2011", "locks", cell);
     assert!(whole > 500.0 && alone < whole / 4.0, "{whole} {alone}");
     assert!(unwaited.abs() < 25.0, "{unwaited}");
+}
+
+/// Gangs cost hackbench a third of its speed where eight guests share the CPUs: the virtual CPUs of
+/// a guest that run at the same time take the lines of its sockets from each other, and those that
+/// run one after the other do not. If a line is near to every CPU, hardly any loss is left.
+#[test]
+fn hackbench_loses_under_gangs_by_its_lines() {
+    let cell = "{ table = 'ple_improvement', bench = 'hbench', vms = 8, \
+                column = 'v2_gang_vs_base' }";
+    let (whole, near) = changes("gang-2011", "lines", cell);
+    assert!(whole < -25.0 && near > -10.0, "{whole} {near}");
 }
 
 /// Consolidation gathers a guest's CPU time on one node. It does not look at the guest's memory,

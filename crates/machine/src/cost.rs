@@ -179,8 +179,10 @@ cost_table! {
         /// Further time of a hand-over for each other CPU that waits for the lock.
         waiter_ns: u64 = "waiter" in "ns";
     }
-    /// Cache refill after a migration.
+    /// Caches.
     cache: CacheCosts {
+        /// Getting a cache line that another CPU wrote last, by the distance to that CPU.
+        line_ns: ByDistance = "line" in "ns";
         /// Refilling one KiB of a task's footprint after a migration, by the migration's distance.
         refill_ns_per_kib: ByDistance = "refill" in "ns/KiB";
     }
@@ -252,10 +254,18 @@ cost_table! {
         timer_ns: u64 = "timer" in "ns";
         /// A pipe's read or write, per call.
         pipe_rw_ns: u64 = "pipe_rw" in "ns";
+        /// Cache lines of a pipe's state that each read and write changes.
+        pipe_lines: u64 = "pipe_lines" in "lines";
+        /// Cache lines of a message in a pipe, beside its data, that its reader gets.
+        pipe_message_lines: u64 = "pipe_message_lines" in "lines";
         /// Copying the data of a pipe's read or write.
         pipe_ns_per_kib: u64 = "pipe_kib" in "ns/KiB";
         /// A socket's send or receive, per call.
         sock_rw_ns: u64 = "sock_rw" in "ns";
+        /// Cache lines of a socket's state that each send and receive changes.
+        sock_lines: u64 = "sock_lines" in "lines";
+        /// Cache lines of a message in a socket, beside its data, that its receiver gets.
+        sock_message_lines: u64 = "sock_message_lines" in "lines";
         /// Copying the data of a socket's send or receive.
         sock_ns_per_kib: u64 = "sock_kib" in "ns/KiB";
         /// sched_setaffinity(), setpriority(), sched_setattr(), beyond the entry and exit of the
@@ -294,7 +304,7 @@ impl CostTable {
         1_000_000_000 / self.clock.tick_hz
     }
 
-    /// Returns the cost of a workload's op by its name, beyond the costs that the kernel model
+    /// Returns the constant of a workload's op by its name, beyond the costs that the kernel model
     /// charges. None for ops whose cost is that of a system call (fork, exec, exit, yield).
     pub fn workload_ns(&self, name: &str) -> Option<Nanos> {
         let w = &self.workload;
@@ -303,8 +313,12 @@ impl CostTable {
             "futex_wake" => w.futex_wake_ns,
             "timer" => w.timer_ns,
             "pipe_rw" => w.pipe_rw_ns,
+            "pipe_lines" => w.pipe_lines,
+            "pipe_message_lines" => w.pipe_message_lines,
             "pipe_kib" => w.pipe_ns_per_kib,
             "sock_rw" => w.sock_rw_ns,
+            "sock_lines" => w.sock_lines,
+            "sock_message_lines" => w.sock_message_lines,
             "sock_kib" => w.sock_ns_per_kib,
             "sched_set" => w.sched_set_ns,
             "cgroup_move" => w.cgroup_move_ns,
@@ -330,6 +344,14 @@ impl CostTable {
     #[inline]
     pub fn refill_ns(&self, distance: crate::Distance, bytes: u64) -> Nanos {
         bytes.saturating_mul(self.cache.refill_ns_per_kib[distance]) / 1024
+    }
+
+    /// Returns the time to get the `lines` and the `bytes` of a message that a CPU at this distance
+    /// wrote.
+    #[inline]
+    pub fn message_ns(&self, distance: crate::Distance, lines: u64, bytes: u64) -> Nanos {
+        let lines = lines.saturating_mul(self.cache.line_ns[distance]);
+        lines.saturating_add(self.refill_ns(distance, bytes))
     }
 
     /// Returns the factor (1 or more) by which a memory access over a node distance is slower than

@@ -24,7 +24,7 @@ use scxlab_trace::event::{Event, EventKind, PrevState};
 use scxlab_trace::{Call, Names, Sink, TaskAttributes};
 
 use crate::history::{History, Origin, Sleep, Step, TaskHistory, TaskIndex, Waker};
-use crate::overhead::Overhead;
+use crate::overhead::{LastUsers, Overhead};
 use crate::scope::Scope;
 use cpu::{Cpus, WORK_SHIFT};
 
@@ -67,6 +67,7 @@ pub struct Recorder {
     by_pid: BTreeMap<u32, TaskIndex>,
     cpus: Cpus,
     overhead: Overhead,
+    users: LastUsers,
     scope: Scope,
     /// The task of each CPU before the window.
     before: BTreeMap<CpuId, TaskId>,
@@ -87,6 +88,8 @@ struct Track {
     /// A wake-up while the task ran. The wait that it ends may follow, because the clocks of CPUs
     /// differ, and because a task is on its way off its CPU for a while.
     early: Option<EarlyWake>,
+    /// Time in which the last call got what other CPUs wrote.
+    message: Nanos,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +125,7 @@ impl Recorder {
             by_pid: BTreeMap::new(),
             cpus: Cpus::new(machine),
             overhead: Overhead::of(machine),
+            users: LastUsers::default(),
             scope,
             before: BTreeMap::new(),
             begun: false,
@@ -241,7 +245,14 @@ impl Recorder {
         });
         self.forked.push(false);
         // The first look at the task's name is that of `refresh_name`.
-        self.tracks.push(Track { state, open: 0, switched_in: 0, version: u64::MAX, early: None });
+        self.tracks.push(Track {
+            state,
+            open: 0,
+            switched_in: 0,
+            version: u64::MAX,
+            early: None,
+            message: 0,
+        });
         self.by_pid.insert(self.history.tasks[task as usize].name.pid, task);
         self.assign(id, task);
         self.refresh_name(task, id, names);
@@ -437,7 +448,7 @@ impl Recorder {
         let short = self.tracks[task as usize].open >> WORK_SHIFT < CALL_LENGTH;
         match last {
             Some(Step::Call(_, call)) if short && can_wait(&call) => {
-                let charged = self.overhead.after_call(&call) + self.overhead.dequeue;
+                let charged = self.after_call(task, &call) + self.overhead.dequeue;
                 let rest = self.take_kernel_time(task, charged);
                 self.work_before_call(task, rest);
             }
@@ -598,7 +609,8 @@ impl Recorder {
             Some(Step::Call(_, call @ (Call::FutexWake { .. } | Call::Write { .. })))
                 if in_call =>
             {
-                let charged = self.overhead.after_call(call) + self.overhead.before_wake;
+                let call = *call;
+                let charged = self.after_call(waker, &call) + self.overhead.before_wake;
                 let rest = self.take_kernel_time(waker, charged);
                 self.work_before_call(waker, rest);
             }
@@ -679,6 +691,7 @@ impl Recorder {
             self.history.inconsistent += 1;
             return;
         }
+        self.tracks[task as usize].message = self.overhead.message(&mut self.users, cpu, &call);
         if matches!(call, Call::Read { .. }) {
             self.read(at, cpu, task, &call);
         } else {
@@ -686,32 +699,44 @@ impl Recorder {
             self.close(task);
         }
         self.push(task, Step::Call(at, call));
-        self.cpus.busy_until(cpu, at + self.overhead.after_call(&call));
+        self.cpus.busy_until(cpu, at + self.after_call(task, &call));
+    }
+
+    /// Returns the costs of a task's last call after its event.
+    fn after_call(&self, task: TaskIndex, call: &Call) -> Nanos {
+        let message = match call {
+            Call::Write { .. } => self.tracks[task as usize].message,
+            _ => 0,
+        };
+        self.overhead.after_call(call) + message
     }
 
     /// Ends the work before a read, whose event is at its end. After a wait, the time until this
     /// end counts as work after the read.
     fn read(&mut self, at: Nanos, cpu: CpuId, task: TaskIndex, call: &Call) {
         let cost = self.overhead.before_call(call);
+        let message = self.tracks[task as usize].message;
         let steps = &self.history.tasks[task as usize].steps;
         let before = steps.iter().rev().find(|step| !matches!(step, Step::Wake(..)));
+        // What was charged before the wait or the wake-up, and after it.
         let waited = match before {
-            Some(Step::Sleep(_)) => self.is_after_wait(at, task),
+            Some(Step::Sleep(_)) => self.is_after_wait(at, task).then_some((cost, message)),
             // The read has woken a writer.
             _ if matches!(steps.last(), Some(Step::Wake(..))) => {
-                at < self.cpus.from(cpu).saturating_add(CALL_LENGTH)
+                let in_call = at < self.cpus.from(cpu).saturating_add(CALL_LENGTH);
+                in_call.then_some((cost + message, 0))
             }
-            _ => false,
+            _ => None,
         };
         match waited {
-            true => {
+            Some((before, after)) => {
                 self.run_to(cpu, at);
-                let rest = self.take_kernel_time(task, cost);
-                let unpaid = self.correct_last_work(task, cost);
+                let rest = self.take_kernel_time(task, after);
+                let unpaid = self.correct_last_work(task, before);
                 self.tracks[task as usize].open = rest.saturating_sub(unpaid) << WORK_SHIFT;
             }
-            false => {
-                self.run_to(cpu, at.saturating_sub(cost));
+            None => {
+                self.run_to(cpu, at.saturating_sub(cost + message));
                 self.close(task);
             }
         }

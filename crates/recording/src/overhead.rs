@@ -4,7 +4,10 @@
 //! Owns: the sums of constants that a replay charges again, so that they are not part of the work.
 //! Does not: hold constants. Locks of run queues count as free ones.
 
+use std::collections::BTreeMap;
+
 use scxlab_machine::cost::IdleState;
+use scxlab_machine::id::CpuId;
 use scxlab_machine::{Machine, Nanos};
 use scxlab_trace::{Call, ChannelKind};
 
@@ -75,7 +78,8 @@ impl Overhead {
         self.machine.costs.sched.switch_mm_ns
     }
 
-    /// Returns the costs of a call after its event. A read's event is at its end (see `read`).
+    /// Returns the costs of a call after its event, without those of `message`. A read's event is
+    /// at its end (see `read`).
     pub fn after_call(&self, call: &Call) -> Nanos {
         let c = &self.machine.costs;
         match call {
@@ -91,12 +95,41 @@ impl Overhead {
         }
     }
 
-    /// Returns the costs of a call before its event.
+    /// Returns the costs of a call before its event, without those of `message`.
     pub fn before_call(&self, call: &Call) -> Nanos {
         match call {
             Call::Read { kind, bytes, .. } => self.transfer(*kind, *bytes),
             Call::SleepUntil { .. } => self.machine.costs.workload.timer_ns,
             _ => 0,
+        }
+    }
+
+    /// Returns the time in which a call on this CPU gets what other CPUs wrote to its channel, and
+    /// notes the call.
+    pub fn message(&self, users: &mut LastUsers, cpu: CpuId, call: &Call) -> Nanos {
+        let (object, kind, read) = match *call {
+            Call::Write { object, kind, .. } => (object, kind, None),
+            Call::Read { object, kind, bytes } => (object, kind, Some(bytes)),
+            _ => return 0,
+        };
+        let w = &self.machine.costs.workload;
+        let (state, message) = match kind {
+            ChannelKind::Pipe | ChannelKind::EventFd => (w.pipe_lines, w.pipe_message_lines),
+            ChannelKind::Socket | ChannelKind::Outside => (w.sock_lines, w.sock_message_lines),
+        };
+        let users = users.0.entry(object).or_default();
+        let from = |last: Option<CpuId>, lines, bytes| {
+            let distance = last.map(|last| self.machine.topology.distance(last, cpu));
+            distance.map_or(0, |by| self.machine.costs.message_ns(by, lines, bytes))
+        };
+        let state = from(users.used, state, 0);
+        users.used = Some(cpu);
+        match read {
+            None => {
+                users.wrote = Some(cpu);
+                state
+            }
+            Some(bytes) => state.saturating_add(from(users.wrote, message, bytes)),
         }
     }
 
@@ -109,4 +142,14 @@ impl Overhead {
         let copy = u128::from(kib) * u128::from(bytes) / 1024;
         call.saturating_add(u64::try_from(copy).unwrap_or(Nanos::MAX))
     }
+}
+
+/// The CPUs that used each pipe or socket last.
+#[derive(Debug, Default)]
+pub struct LastUsers(BTreeMap<u64, Users>);
+
+#[derive(Debug, Default)]
+struct Users {
+    used: Option<CpuId>,
+    wrote: Option<CpuId>,
 }

@@ -170,8 +170,11 @@ fn a_busy_queue_is_not_taken_for_abandoned() {
             ("num = 6, den = 1", "num = 5, den = 4".to_owned()),
             ("[cost.lock.waiter]\nvalue = 300", "[cost.lock.waiter]\nvalue = 1000".to_owned()),
             (
-                "300, core = 300, llc = 300, node = 300",
-                format!("{hand_over}, core = {hand_over}, llc = {hand_over}, node = {hand_over}"),
+                "[cost.lock.hand_over]\nvalue = { smt = 300, core = 300, llc = 300, node = 300 }",
+                format!(
+                    "[cost.lock.hand_over]\nvalue = {{ smt = {hand_over}, core = {hand_over}, \
+                     llc = {hand_over}, node = {hand_over} }}"
+                ),
             ),
         ];
         let text = replacements.iter().fold(base.to_owned(), |text, (from, to)| {

@@ -18,7 +18,7 @@ pub mod insn;
 mod region;
 
 pub use check::undeclared_cgroups;
-use insn::{Insn, NR_KINDS, ObjectKind, ObjectRef, ROOT_CGROUP, Tables};
+use insn::{Insn, LongCall, NR_KINDS, ObjectKind, ObjectRef, ROOT_CGROUP, Tables};
 
 /// Maximum number of threads at the start of a run, over all thread templates.
 pub const MAX_THREADS: u64 = 100_000;
@@ -201,6 +201,7 @@ impl Lowering<'_> {
             self.emit(Insn::Delay(delay.0))?;
         }
         self.ops(index, &thread.ops, 0)?;
+        self.emit(Insn::Takes(LongCall::Exit))?;
         self.emit(Insn::Exit)?;
         self.bounded("number of timers of a thread", self.own_timers.len(), MAX_OBJECTS)?;
         self.bounded("number of {i} names of a thread", self.slots.len(), MAX_OBJECTS)?;

@@ -173,7 +173,7 @@ fn small_differences_are_named() {
 /// Advice that makes a wait longer tells a limit that rules it out.
 #[test]
 fn a_limit_rules_long_waits_out() {
-    let asked = ["advise", "-w", "hackbench,groups=4", "-m", "laptop-4c8t"];
+    let asked = ["advise", "-w", "chat,rooms=2", "-m", "laptop-4c8t"];
     let asked = [&asked[..], &["-s", "vtime,sleep_lag_ns=0", "--rounds", "3+12"]].concat();
     let advice = text(&asked);
     assert!(advice.contains("Use vtime,sleep_lag_ns=0"), "{advice}");

@@ -21,27 +21,19 @@ pub enum TaskStep {
     /// Work that takes `work` ns on a full-speed CPU with a warm cache and an idle sibling. With 0,
     /// the task only returns to user mode, where the kernel may preempt it, and where other events
     /// come that are due (`Sys::others_due`).
-    Compute {
-        work: Nanos,
-    },
+    Compute { work: Nanos },
     /// User code that takes this much wall time on a CPU, whatever the CPU's speed (rt-app
     /// `runtime`).
-    ComputeWall {
-        wall: Nanos,
-    },
+    ComputeWall { wall: Nanos },
     /// Work that takes `work` ns as `Compute` does, if all memory of its accesses is local and no
     /// other task uses the node's bandwidth. The accesses are those of the last `Sys::set_access`.
     // No variant has more than one field, which keeps a step in two registers.
-    Memory {
-        work: Nanos,
-    },
+    Memory { work: Nanos },
     /// Burn the CPU until `Sys::stop_spin`. A task that spins for a lock does not notice that the
     /// lock's holder is preempted.
     Spin,
     /// As `Spin`, but for at most `max` ns of the task's time on a CPU.
-    SpinFor {
-        max: Nanos,
-    },
+    SpinFor { max: Nanos },
     /// Sleep until `Sys::wake`. If a wake-up came while the task was awake, the sleep ends at once.
     Block,
     /// Sleep until this time, or until an earlier `Sys::wake`.
@@ -49,9 +41,11 @@ pub enum TaskStep {
     /// `sched_yield(2)`.
     Yield,
     /// `execve(2)`: the task may be moved to another CPU, because it has no cache content to lose.
+    /// The time that it then takes is for the behavior to ask for.
     Exec,
     /// Flush the TLB of every CPU that runs a thread of the task's process, and wait for them.
     FlushTlb,
+    /// The end of the task. The time of `exit(2)` comes before, and is for the behavior to ask for.
     Exit,
 }
 
@@ -302,6 +296,10 @@ pub trait Sys {
     /// Returns the CPU of the machine on which the caller runs, and the time of an atomic
     /// instruction there on a cache line that the CPU `last` of the machine wrote last.
     fn atomic_time(&self, last: Option<CpuId>) -> (CpuId, Nanos);
+    /// Returns the CPU of the machine on which the caller runs, and the time in which the caller
+    /// gets what the CPU `last` of the machine wrote last: cache lines of shared state, and bytes
+    /// of a message (`CostTable::message_ns`).
+    fn message_time(&self, last: Option<CpuId>, lines: u64, bytes: u64) -> (CpuId, Nanos);
     /// Records what runs on a virtual CPU, for the trace.
     fn guest_run(&mut self, _run: GuestRun) {}
     /// Names a guest, or a thread of it, for the trace.

@@ -132,7 +132,6 @@ impl Kernel {
                 true
             }
             TaskStep::Exec => {
-                self.charge(self.machine.costs.syscall.exec_ns);
                 self.tasks[task].execed = true;
                 crate::bpf::mirror::identity(&mut self.vm.mem, &self.tasks[task]);
                 if self.memory.is_some() {

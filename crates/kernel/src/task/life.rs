@@ -244,7 +244,6 @@ impl Kernel {
 
     /// Carries out the exit of the CPU's running task.
     pub(crate) fn exit_curr(&mut self, cpu: CpuId, task: TaskId) {
-        self.charge(self.machine.costs.syscall.exit_ns);
         self.tasks[task].exiting = true;
         mirror::identity(&mut self.vm.mem, &self.tasks[task]);
         // The task leaves its autogroup. This change of group dequeues and enqueues the task.

@@ -39,6 +39,15 @@ impl Sys for Kernel {
         (cpu, Self::transfer(&self.machine, last, cpu))
     }
 
+    fn message_time(&self, last: Option<CpuId>, lines: u64, bytes: u64) -> (CpuId, Nanos) {
+        let cpu = self.exec.cpu;
+        let time = last.map_or(0, |last| {
+            let distance = self.machine.topology.distance(last, cpu);
+            self.machine.costs.message_ns(distance, lines, bytes)
+        });
+        (cpu, time)
+    }
+
     fn cpu_of(&self, task: TaskId) -> CpuId {
         self.tasks.get(task).map_or(self.exec.cpu, |t| t.cpu)
     }

@@ -76,6 +76,12 @@ impl Effects {
 pub fn predict(plan: &Plan, cell: &Cell, runs: &Runs) -> Outcome {
     match &cell.content {
         Content::NotPredicted(why) => Outcome::NotPredicted(why.clone()),
+        Content::Figure(planned)
+            if planned.figure.kind == Kind::Stddev
+                && matches!(&runs.0[planned.setup][..], [run] if run.failed.is_none()) =>
+        {
+            Outcome::NotPredicted("One run of a setup has no deviation.".to_owned())
+        }
         Content::Figure(planned) => {
             let published = cell.published.and_then(|figure| published_effect(planned, figure));
             match prediction(planned, published, runs) {
@@ -116,7 +122,7 @@ fn prediction(
         Kind::Value => (mean, own.low.zip(own.high)),
         Kind::Min => (min, None),
         Kind::Max => (max, None),
-        Kind::Stddev => (stddev(&values, mean).ok_or("one run has no deviation")?, None),
+        Kind::Stddev => (stddev(&values, mean).ok_or("fewer than two runs")?, None),
         Kind::Improvement => {
             let compared = compared.ok_or(no_baseline)?;
             (compared.percent, compared.percent_interval)

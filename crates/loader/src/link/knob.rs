@@ -197,6 +197,22 @@ const MAX_RUN_UNCOMPRESSED: usize = 7;
 
 /// Formats the value that `bytes` hold, in full, because manifests record it.
 pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
+    format_within(btf, ty, bytes, None)
+}
+
+/// The structs and unions around a value. In a damaged type table one may contain itself.
+struct Around<'a> {
+    ty: TypeId,
+    next: Option<&'a Around<'a>>,
+}
+
+impl Around<'_> {
+    fn has(&self, ty: TypeId) -> bool {
+        self.ty == ty || self.next.is_some_and(|next| next.has(ty))
+    }
+}
+
+fn format_within(btf: &Btf, ty: TypeId, bytes: &[u8], around: Option<&Around>) -> String {
     let Ok(resolved) = btf.resolve(ty) else {
         return "?".to_owned();
     };
@@ -230,11 +246,15 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
             if size == 0 {
                 return "[]".to_owned();
             }
-            let format = |part: &[u8]| format_value(btf, array.elem, part);
+            let format = |part: &[u8]| format_within(btf, array.elem, part, around);
             format!("[{}]", runs(bytes.chunks_exact(size), format).join(", "))
         }
         BtfKind::Ptr => format!("{:#x}", int_of(bytes, false)),
+        BtfKind::Struct | BtfKind::Union if around.is_some_and(|a| a.has(resolved)) => {
+            "?".to_owned()
+        }
         BtfKind::Struct | BtfKind::Union => {
+            let around = Around { ty: resolved, next: around };
             let fields = btf.members(resolved).map(|m| {
                 let from = (m.bit_off as usize / 8).min(bytes.len());
                 let field = FieldRef {
@@ -242,7 +262,8 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
                     bit_off: m.bit_off.into(),
                     bitfield_bits: m.bitfield_bits,
                 };
-                format!("{}: {}", m.name, format_field(btf, field, &bytes[from..]))
+                let value = format_field_within(btf, field, &bytes[from..], Some(&around));
+                format!("{}: {value}", m.name)
             });
             format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
         }
@@ -252,9 +273,13 @@ pub fn format_value(btf: &Btf, ty: TypeId, bytes: &[u8]) -> String {
 
 /// Formats the value of a field. `unit` begins with the byte that holds the field's first bit.
 pub fn format_field(btf: &Btf, field: FieldRef, unit: &[u8]) -> String {
+    format_field_within(btf, field, unit, None)
+}
+
+fn format_field_within(btf: &Btf, field: FieldRef, unit: &[u8], around: Option<&Around>) -> String {
     let size = btf.size_of(field.ty).unwrap_or(0) as usize;
     if field.bitfield_bits == 0 {
-        return format_value(btf, field.ty, unit.get(..size).unwrap_or_default());
+        return format_within(btf, field.ty, unit.get(..size).unwrap_or_default(), around);
     }
     let resolved = btf.resolve(field.ty).ok();
     let signed = resolved.and_then(|ty| btf.int(ty)).is_some_and(|info| info.signed);

@@ -87,6 +87,13 @@ impl<'a> Elf<'a> {
         let header = elf::FileHeader64::<LE>::parse(bytes).map_err(elf_err)?;
         header.endian().map_err(elf_err)?;
         let table = header.sections(LE, bytes).map_err(elf_err)?;
+        // libbpf does not look at the first header, which the format leaves without a section.
+        if let Some(first) = header.section_headers(LE, bytes).map_err(elf_err)?.first()
+            && first.sh_type(LE) != elf::SHT_NULL
+        {
+            let what = format!("section 0 has type {}, not SHT_NULL", first.sh_type(LE).0);
+            return Err(ObjectErrorKind::Elf(what));
+        }
         let symbols = table.symbols(LE, bytes, elf::SHT_SYMTAB).map_err(elf_err)?;
         let mut sections = Vec::with_capacity(table.len());
         for header in table.iter() {

@@ -161,6 +161,16 @@ fn a_relocation_cannot_change_a_type() {
     }
 }
 
+/// A symbol table in the place of the first header would hide the real one.
+#[test]
+fn the_first_section_is_none() {
+    let mut bytes = testdata("full.bpf.o");
+    let headers = u64::from_le_bytes(bytes[0x28..0x30].try_into().unwrap()) as usize;
+    bytes[headers + 4] = 2;
+    let why = refused(&bytes);
+    assert!(why.contains("section 0 has type 2"), "{why}");
+}
+
 /// Parses a damaged file. Parsing must end without a panic, whatever the file holds.
 fn survive(bytes: &[u8]) {
     if let Ok(object) = Object::parse(bytes, "damaged") {

@@ -174,7 +174,7 @@ impl Overrides {
 /// Applies a machine's factor to a time. Ratios, frequencies, sizes and bandwidths are not times
 /// and stay unchanged.
 pub(super) fn scale(constant: &mut Constant, ratio: Ratio, source: &str) {
-    if ["ratio", "hz", "bytes", "MB/s"].contains(&constant.unit) {
+    if ["ratio", "hz", "bytes", "lines", "MB/s"].contains(&constant.unit) {
         return;
     }
     let apply = |n: u64| ratio.of(n).min(NS_MAX);

@@ -162,16 +162,19 @@ fn wait_after(history: &History, task: TaskIndex, step: usize) -> Option<Sleep> 
 }
 
 impl Channel {
-    /// Returns the declaration. The capacity of a pipe that was full is a whole number of pages, if
-    /// one is between the highest number of bytes for which no write had to wait and the lowest for
-    /// which one had to, give or take a write; otherwise it is the former. That of a pipe that was
-    /// never full is unknown, and the kernel's default.
+    /// Returns the declaration. The capacity of a pipe that was full is a power of two of pages, as
+    /// in the kernel (`round_pipe_size()`), if there is one between the highest number of bytes for
+    /// which no write had to wait and the lowest for which one had to, give or take a write: a
+    /// write counts from the beginning of its call, when it is not in the pipe yet. Otherwise the
+    /// capacity is the highest number. That of a pipe that was never full is unknown, and the
+    /// kernel's default.
     fn pipe(&self, name: String) -> PipeDef {
         let mut pipe = super::pipe(name, self.kind.unwrap_or(ChannelKind::Pipe));
         if let Some(room) = self.room.filter(|_| pipe.overhead() == 0) {
             let write = self.blocked.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
-            let pages = self.highest.max(1).next_multiple_of(PAGE);
-            let fits = pages <= room.saturating_add(write);
+            let least = self.highest.saturating_sub(write).max(PAGE);
+            let pages = least.checked_next_power_of_two().unwrap_or(u64::MAX);
+            let fits = pages <= room.saturating_add(write).min(self.highest.saturating_add(write));
             pipe.capacity = Some(if fits { pages } else { self.highest.min(room).max(1) });
         }
         pipe

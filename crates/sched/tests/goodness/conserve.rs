@@ -141,9 +141,9 @@ fn cpus_that_come_and_go_leave_no_cpu_idle_beside_work() {
 
 /// A pair of tasks that wake each other may migrate four times at most: the scheduler may move each
 /// of the two tasks once at the start, and once more when the first wait of the other task is
-/// short. With one list for all CPUs, a pair whose round is shorter than the time in which a called
-/// CPU comes may go round the CPUs: a CPU that was called for one wake-up takes the next one's
-/// task.
+/// short. With one list for all CPUs, a pair may go round the CPUs whose round, or whose way from a
+/// wake-up to the next sleep, is shorter than the time in which a called CPU comes: another CPU,
+/// such as the waker's own, then takes the task. A call on a socket is such a way.
 #[test]
 fn a_lone_pair_does_not_wander() {
     for (seed, machine) in (1..).zip(MACHINES) {
@@ -151,7 +151,7 @@ fn a_lone_pair_does_not_wander() {
             for mode in MODES {
                 let works =
                     if mode == HAMQ { ["0us", "3us", "200us"] } else { ["20us", "60us", "200us"] };
-                for work in works {
+                for work in works.into_iter().filter(|_| mode == HAMQ || ipc != "socket") {
                     let text = format!("pingpong,ipc={ipc},work={work}");
                     let resolved = Machine::resolve(machine).unwrap();
                     let mut k = kernel_as_run(resolved, &text, seed);

@@ -42,9 +42,7 @@ pub(super) fn check(k: &Kernel, long_paths: bool, broken: &mut Vec<Violation>) {
     let unsettled: u64 =
         k.cpus.iter().filter(|c| !c.is_idle()).map(|c| k.now.saturating_sub(c.progress_from)).sum();
     let passed: u64 = k.cpus.iter().map(|c| k.now.max(c.progress_from).max(c.charged_until)).sum();
-    // Other paths, such as `execve()`, do the same for some microseconds.
-    let short = used + unsettled;
-    let bound = if long_paths { passed } else { short + short / 10_000 };
+    let bound = if long_paths { passed } else { used + unsettled };
     if living + gone > bound {
         say(format!("tasks were charged {} ns of {bound} ns", living + gone));
     }

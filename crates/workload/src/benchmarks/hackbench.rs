@@ -5,6 +5,7 @@
 //! messages of `size` bytes, `loops` rounds. All tasks start together after a barrier. Reads block,
 //! and writes block on a full buffer. In a guest, each call may take a spin lock of its socket, as
 //! the guest's kernel does for the socket's state and queue; all senders of a group meet at it.
+//! The lines of a socket and of a message come from the CPU that used and wrote them last.
 //! Leaves out: the parent's forks and waits (all tasks exist at the start), and the copying itself,
 //! whose cost is the machine's `pipe_rw`/`sock_rw` per call and per KiB; the sockets' locks outside
 //! guests (`Params::under_lock`). The measured time is the length of the run.

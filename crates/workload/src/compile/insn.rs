@@ -16,6 +16,14 @@ use crate::program::{CpuList, Op, PolicyDef, Touch};
 const LINE: u64 = 64;
 
 /// Kinds of shared objects. Each kind has its own names and indices.
+/// A system call whose time is a step of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LongCall {
+    Fork,
+    Exec,
+    Exit,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ObjectKind {
     Mutex,
@@ -129,9 +137,9 @@ pub enum Insn {
         bytes: u64,
         null: bool,
     },
-    /// The time that a fork takes before the child exists. An instruction of its own, so that what
-    /// other CPUs do meanwhile comes before the fork.
-    CopyProcess,
+    /// The time of a long system call. An instruction of its own, so that what other CPUs do
+    /// meanwhile comes before the call's effect.
+    Takes(LongCall),
     /// Index into `Compiled::templates`.
     Fork(u32),
     Join,
@@ -341,13 +349,19 @@ impl Lowering<'_> {
             Op::Unmap => Insn::Unmap,
             Op::Io { bytes, null } => Insn::Io { bytes: *bytes, null: *null },
             Op::Fork(name) => {
-                self.emit(Insn::CopyProcess)?;
+                self.emit(Insn::Takes(LongCall::Fork))?;
                 Insn::Fork(self.template(name))
             }
             Op::Join => Insn::Join,
-            Op::Exec => Insn::Exec,
+            Op::Exec => {
+                self.emit(Insn::Exec)?;
+                Insn::Takes(LongCall::Exec)
+            }
             Op::Yield => Insn::Yield,
-            Op::Exit => Insn::Exit,
+            Op::Exit => {
+                self.emit(Insn::Takes(LongCall::Exit))?;
+                Insn::Exit
+            }
             Op::SetAffinity(cpus) => {
                 Insn::SetAffinity(push(&mut self.out.tables.affinities, cpus.clone()))
             }

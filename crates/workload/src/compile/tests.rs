@@ -25,6 +25,7 @@ fn loops_become_jumps() {
         Insn::LoopNext { slot: 0, start: 1 },
         Insn::Yield,
         Insn::Jump(3),
+        Insn::Takes(LongCall::Exit),
         Insn::Exit,
     ];
     assert_eq!(compiled.code, expected);

@@ -10,7 +10,7 @@ use scxlab_kernel::memory::PAGE_BYTES;
 use scxlab_machine::cost::CostTable;
 use scxlab_machine::id::Nanos;
 
-use crate::compile::insn::RegionAccess;
+use crate::compile::insn::{LongCall, RegionAccess};
 use crate::program::{Pattern, PipeKind, Touch, TouchKind};
 
 macro_rules! costs {
@@ -27,7 +27,13 @@ macro_rules! costs {
             pub fn of(table: &CostTable) -> Self {
                 let costs =
                     SyscallCosts { $($name: table.workload_ns(stringify!($name)).unwrap_or(0),)* };
-                SyscallCosts { fork: table.syscall.fork_ns, ..costs }
+                let calls = &table.syscall;
+                SyscallCosts {
+                    fork: calls.fork_ns,
+                    exec: calls.exec_ns,
+                    exit: calls.exit_ns,
+                    ..costs
+                }
             }
         }
     };
@@ -42,14 +48,26 @@ costs! {
     timer,
     /// A pipe's read or write, per call.
     pipe_rw,
+    /// Cache lines (not ns) of a pipe's state, which go over to the CPU that uses the pipe.
+    pipe_lines,
+    /// Cache lines of a message in a pipe, which its reader gets from the writer's CPU.
+    pipe_message_lines,
     /// A pipe's copy, per KiB.
     pipe_kib,
     /// A socket's send or receive, per call.
     sock_rw,
+    /// Cache lines of a socket's state.
+    sock_lines,
+    /// Cache lines of a message in a socket.
+    sock_message_lines,
     /// A socket's copy, per KiB.
     sock_kib,
     /// `clone` or `fork`, in the parent before the child exists.
     fork,
+    /// `execve`, on the CPU that it chose for the task.
+    exec,
+    /// `exit`, before the task is dead.
+    exit,
     /// `sched_setaffinity`, `setpriority`, `sched_setattr`.
     sched_set,
     /// A write to `cgroup.procs`.
@@ -86,6 +104,14 @@ impl SyscallCosts {
         }
     }
 
+    /// Returns the number of cache lines of a pipe's state, and of a message in it.
+    pub(super) fn pipe_lines(&self, kind: PipeKind) -> (u64, u64) {
+        match kind {
+            PipeKind::Pipe => (self.pipe_lines, self.pipe_message_lines),
+            PipeKind::Socket => (self.sock_lines, self.sock_message_lines),
+        }
+    }
+
     /// Returns the time that the device takes.
     pub(super) fn io_time(&self, bytes: u64) -> Nanos {
         self.io_latency.saturating_add(per_kib(self.io_kib, bytes))
@@ -108,6 +134,15 @@ impl SyscallCosts {
 }
 
 impl SyscallCosts {
+    /// Returns the time of a call that is a step of its own.
+    pub(crate) fn long_call(&self, call: LongCall) -> Nanos {
+        match call {
+            LongCall::Fork => self.fork,
+            LongCall::Exec => self.exec,
+            LongCall::Exit => self.exit,
+        }
+    }
+
     /// Returns the accesses to a region in the kernel's form.
     pub(super) fn access(&self, access: &RegionAccess, region: RegionId) -> Access {
         let RegionAccess { offset, touch, work, .. } = access;

@@ -267,6 +267,9 @@ impl Sys for Mock {
     fn atomic_time(&self, last: Option<CpuId>) -> (CpuId, Nanos) {
         (CpuId(0), if last == Some(CpuId(0)) { 10 } else { 100 })
     }
+    fn message_time(&self, last: Option<CpuId>, lines: u64, bytes: u64) -> (CpuId, Nanos) {
+        (CpuId(0), if last == Some(CpuId(0)) { 0 } else { lines + bytes })
+    }
     fn nr_cpus(&self) -> u32 {
         self.cpus.len() as u32
     }

@@ -81,8 +81,11 @@ impl Executor {
                     return self.sleep_until(sys.now().saturating_add(length), t);
                 }
             }
-            Insn::CopyProcess if self.costs.fork > 0 => {
-                return Flow::Yield(TaskStep::ComputeWall { wall: self.costs.fork });
+            Insn::Takes(call) => {
+                let wall = self.costs.long_call(call);
+                if wall > 0 {
+                    return Flow::Yield(TaskStep::ComputeWall { wall });
+                }
             }
             Insn::Fork(template) => self.fork(sys, t, template as usize),
             Insn::Join if self.threads[t].children > 0 => {

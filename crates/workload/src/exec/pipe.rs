@@ -7,13 +7,15 @@
 //! kernel's pipe and socket code.
 //! A thread that polls waits in all of its pipes until one of them has bytes. The thread then
 //! executes the poll again, because another reader may have been faster.
+//! A read or write gets the cache lines of the queue's state from the CPU that used the queue last,
+//! and a read gets those of its message from the CPU that wrote last.
 //! Simplified: a reader is not woken for a part of its bytes, nor a writer before all its bytes
 //! fit; a poller is not woken for bytes that a waiting reader takes at once.
 
 use std::collections::VecDeque;
 
 use scxlab_kernel::behavior::{Call, ChannelKind, Sys, TaskStep};
-use scxlab_machine::id::Nanos;
+use scxlab_machine::id::{CpuId, Nanos};
 
 use super::stats::Pending;
 use super::sync::object_number;
@@ -37,6 +39,9 @@ pub(super) struct Pipe {
     readers: VecDeque<(u32, u64)>,
     writers: VecDeque<(u32, u64)>,
     pollers: Vec<Poller>,
+    /// CPUs of the machine that used the queue last, and that wrote to it last.
+    used_by: Option<CpuId>,
+    written_by: Option<CpuId>,
 }
 
 /// A thread that waits for bytes in several pipes. Each of these pipes has a `Poller` for the
@@ -59,6 +64,8 @@ impl Pipe {
             readers: VecDeque::new(),
             writers: VecDeque::new(),
             pollers: Vec::new(),
+            used_by: None,
+            written_by: None,
         }
     }
 
@@ -123,11 +130,18 @@ impl Executor {
         bytes: u64,
     ) -> Flow {
         let p = pipe.index(&self.threads[t].binding);
-        let kind = self.pipes[p].kind;
-        let channel = channel_kind(kind);
-        sys.note_call(Call::Write { object: channel_number(p), kind: channel, bytes });
-        sys.charge(self.costs.pipe(kind, bytes));
+        if !std::mem::take(&mut self.threads[t].paid) {
+            let kind = self.pipes[p].kind;
+            let channel = channel_kind(kind);
+            sys.note_call(Call::Write { object: channel_number(p), kind: channel, bytes });
+            sys.charge(self.costs.pipe(kind, bytes));
+            self.get_state(sys, p);
+            if let Some(step) = self.comes_first(sys, t) {
+                return step;
+            }
+        }
         let pipe = &mut self.pipes[p];
+        pipe.written_by = pipe.used_by;
         // If a writer waits already, the bytes go through the queue of writers, which decides the
         // order.
         let moved = if pipe.writers.is_empty() { pipe.fill(bytes) } else { 0 };
@@ -168,14 +182,14 @@ impl Executor {
             }
         }
         let first = pipe(self, 0);
-        if waited.is_none() {
+        if waited.is_none() && !self.threads[t].paid {
             sys.note_call(Call::Poll { timeout });
             sys.charge(self.costs.pipe(self.pipes[first].kind, 0));
         }
         match ready {
             Some(p) if bytes > 0 => return self.read_index(sys, t, p, bytes),
             Some(_) => return Flow::Next,
-            None => {}
+            None => self.threads[t].paid = false,
         }
         let now = sys.now();
         let until = waited.unwrap_or_else(|| timeout.map(|length| now.saturating_add(length)));
@@ -217,7 +231,17 @@ impl Executor {
 
     fn read_index(&mut self, sys: &mut dyn Sys, t: usize, p: usize, bytes: u64) -> Flow {
         let kind = self.pipes[p].kind;
-        sys.charge(self.costs.pipe(kind, bytes));
+        if !std::mem::take(&mut self.threads[t].paid) {
+            sys.charge(self.costs.pipe(kind, bytes));
+            self.get_state(sys, p);
+            let pipe = &self.pipes[p];
+            if pipe.readers.is_empty() && pipe.bytes >= bytes {
+                self.get_message(sys, p, bytes);
+            }
+            if let Some(step) = self.comes_first(sys, t) {
+                return step;
+            }
+        }
         let pipe = &mut self.pipes[p];
         let moved = if pipe.readers.is_empty() { pipe.drain(bytes) } else { 0 };
         let left = bytes - moved;
@@ -233,6 +257,41 @@ impl Executor {
             thread.pending = Pending::Read { kind, pipe: p as u32, bytes };
         }
         self.block_unless_done(t)
+    }
+
+    /// Lets come what is due on other CPUs before a call that the thread has paid for has its
+    /// effect; the thread's next step executes the call.
+    fn comes_first(&mut self, sys: &dyn Sys, t: usize) -> Option<Flow> {
+        if !sys.others_due() {
+            return None;
+        }
+        let thread = &mut self.threads[t];
+        thread.paid = true;
+        thread.pc -= 1;
+        Some(Flow::Yield(TaskStep::Compute { work: 0 }))
+    }
+
+    /// Charges the caller for the queue's state, if another CPU used the queue last.
+    fn get_state(&mut self, sys: &mut dyn Sys, p: usize) {
+        let pipe = &mut self.pipes[p];
+        let (lines, _) = self.costs.pipe_lines(pipe.kind);
+        let (cpu, time) = sys.message_time(pipe.used_by, lines, 0);
+        pipe.used_by = Some(cpu);
+        sys.charge(time);
+    }
+
+    /// Charges the caller for a message, if another CPU wrote it.
+    fn get_message(&self, sys: &mut dyn Sys, p: usize, bytes: u64) {
+        let pipe = &self.pipes[p];
+        let (_, lines) = self.costs.pipe_lines(pipe.kind);
+        let (_, time) = sys.message_time(pipe.written_by, lines, bytes);
+        sys.charge(time);
+    }
+
+    /// Charges a thread that has waited for a message.
+    pub(super) fn end_wait_for_message(&mut self, sys: &mut dyn Sys, p: usize, bytes: u64) {
+        self.get_state(sys, p);
+        self.get_message(sys, p, bytes);
     }
 
     /// Returns the step `Block`, unless `pump` has completed the thread's own read or write

@@ -30,6 +30,13 @@ impl Executor {
             }
             thread = &mut self.threads[t];
         }
+        if let Pending::Read { pipe, bytes, .. } = thread.pending
+            && thread.wait == Wait::None
+        {
+            self.end_wait_for_message(sys, pipe as usize, bytes);
+            now = sys.now();
+            thread = &mut self.threads[t];
+        }
         if let Some(step) = thread.pending_step(sys, now, &mut self.timer_totals) {
             if step != TaskStep::Spin || !self.takes_free_lock(t) {
                 return step;

@@ -285,6 +285,7 @@ impl Executor {
             template: template as u32,
             pc: t.entry,
             wait: Wait::None,
+            paid: false,
             phased: self.phased[template],
             pending: Pending::None,
             time_zero: 0,

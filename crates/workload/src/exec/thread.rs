@@ -46,6 +46,8 @@ pub(super) struct Thread {
     pub pending: Pending,
     /// Time of the thread's last pass through a loop's end, or `NEVER`.
     pub last_pass_at: Nanos,
+    /// Whether the thread has paid for the call that it makes next (`Executor::comes_first`).
+    pub paid: bool,
     /// Whether the thread's template has phases. If not, nothing reads the measurements.
     pub phased: bool,
     pub phase: Phase,

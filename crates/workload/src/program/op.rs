@@ -228,7 +228,9 @@ ops! {
         native: "`sem_trywait`, then `exit`.";
 
     /// Writes to the pipe; returns when all bytes are in it. A write of up to 4,096 bytes enters
-    /// whole. Writers are served first come, first served.
+    /// whole. Writers are served first come, first served. The pipe's state comes from the CPU that
+    /// used the pipe last (`workload.pipe_lines`, `workload.sock_lines` and `cache.line` of the
+    /// machine).
     "write" = Write {
         pipe: Pipe,
         bytes: Bytes,
@@ -238,7 +240,9 @@ ops! {
                  decides; otherwise each side takes turns. `overhead` is the kernel's own.";
 
     /// Reads from the pipe; returns when it has all its bytes. Readers are served first come, first
-    /// served.
+    /// served. The pipe's state comes as for `write`, and the message from the CPU that wrote to
+    /// the pipe last (`workload.pipe_message_lines`, `workload.sock_message_lines` and
+    /// `cache.refill`).
     "read" = Read {
         pipe: Pipe,
         bytes: Bytes,

@@ -106,7 +106,10 @@ impl Counts {
         let parameters = Parameters::parse(path, "").unwrap();
         let open = || -> std::io::Result<Box<dyn std::io::Read>> { Ok(Box::new(bytes)) };
         let read = recorded::read(path, &open, &parameters).unwrap_or_else(|why| panic!("{why}"));
-        assert_eq!(read.imported.damage(), Vec::<String>::new());
+        // A busy host may make the recorder lose events, which it counts.
+        let mut damage = read.imported.damage();
+        damage.retain(|what| !what.starts_with("the recorder lost "));
+        assert_eq!(damage, Vec::<String>::new());
         let tasks = &read.history.tasks;
         let (mut counts, mut names) = (Counts::default(), Names::new());
         for (task, _) in tasks.iter().zip(&read.replay.kept).filter(|(_, kept)| **kept) {

@@ -152,3 +152,13 @@ fn bitfields_are_part_of_a_structs_text() {
     let bytes = [0b1110_1101, 0b1, 0, 0, 7, 0, 0, 0];
     assert_eq!(format_value(&btf, ty, &bytes), "{low: 5, level: -3, plain: 7}");
 }
+
+/// A struct that a damaged type table puts into itself is not entered again.
+#[test]
+fn a_struct_in_itself_is_not_entered() {
+    let mut types = Builder::new();
+    let name = types.name("inner");
+    let ty = types.add("outer", BtfKind::Struct, 1, 8, &[name, 1, 0]);
+    assert_eq!(ty.0, 1, "the member's type");
+    assert_eq!(format_value(&types.build(), ty, &[0; 8]), "{inner: ?}");
+}
