@@ -146,6 +146,8 @@ static void push_from(s32 from, s32 to, numa_proc_t *only)
 	c->push_proc = only;
 	apart();
 	c->push_swap = SWAP_NONE;
+	c->push_pid = 0;
+	c->swap_pid = 0;
 	apart();
 	c->push_to = to;
 	kick(from, SCX_KICK_PREEMPT);

@@ -368,6 +368,8 @@ struct fair_cpu {
 	s32 take_from;
 	u32 nr_local;			/* tasks here whose process belongs on this node */
 	u32 look;			/* another CPU asked this CPU to consolidate */
+	u32 push_pid;			/* numa=preferred: only this task goes to push_to; 0: any */
+	u32 swap_pid;			/* numa=preferred: task of push_to that then comes here; 0: none */
 	u32 pad3;
 	u64 looked_at;
 	u64 asked_at;			/* when this CPU last asked another CPU to consolidate */

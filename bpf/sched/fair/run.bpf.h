@@ -30,12 +30,16 @@ static bool push_task(fair_cpu_t *c, struct task_struct *p, fair_task_t *t, u64 
 	meant = numa_on() && c->push_proc;
 	if (numa_on() && !numa_lets_push(c, t, to, now))
 		return false;
+	if (prefers_nodes() && c->push_pid && c->push_pid != t->pid)
+		return false;
 	numa_note_move(t, c->root->cpu, to, now);
 	/* A task in a local DSQ is not in fair's queues, so no tick would end the turn of the other. */
 	if (prefers_nodes() && cpu_at(to)->root->h_nr)
 		enq_flags |= SCX_ENQ_PREEMPT;
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | to, SLICE_NS, enq_flags);
 	gang_sent(to, now);
+	if (prefers_nodes())
+		note_exchanged(c, to);
 	if (meant)
 		note_pushed(c, to);
 	else

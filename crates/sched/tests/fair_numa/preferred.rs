@@ -7,8 +7,9 @@ use scxlab_testkit::checks;
 use scxlab_testkit::shipped::scheduled;
 use scxlab_testkit::state::stat;
 
-use super::settle::{MS, SECOND, watch, work};
+use super::settle::{MS, SECOND, node_of, watch, work};
 use crate::{hogs, places, set_memory, settlers, with_memory};
+use scxlab_kernel::Kernel;
 
 /// Longest time for which a CPU may be idle beside a waiting task, as with consolidation:
 /// `numa_settle_ns` and four ticks.
@@ -74,6 +75,42 @@ fn work_is_conserved_if_all_prefer_one_node() {
         assert!(done >= 97, "{machine}: {done} % of the CPUs' time");
         assert!(stat(&k, &loaded, "numa_limited") > 0, "{machine}");
         checks::after(&k);
+    }
+}
+
+/// Each CPU runs one hog, so that tasks can only exchange places. The hogs of nodes 0 and 1, 2 and
+/// 3 prefer each other's node; those of a node without a partner prefer their own. Each must come
+/// to its node by one move and stay, and no CPU may lose work.
+#[test]
+fn without_an_idle_cpu_tasks_change_places() {
+    for (machine, nodes, cpus) in
+        [("2n8c1t", 2, 16), ("4n4c1t", 4, 16), ("2n3c2t", 2, 12), ("3n2c1t", 3, 6)]
+    {
+        for seed in 1..=6 {
+            let (mut k, loaded) = scheduled("fair,numa=preferred", machine, &hogs(1, cpus), seed);
+            k.start();
+            k.advance(100 * MS);
+            let node = |k: &Kernel, i: u32| {
+                let name = format!("vm-{i}");
+                node_of(k, k.tasks.iter().find(|t| t.name == name).expect("the thread").cpu)
+            };
+            let prefers = |at: usize| if at ^ 1 < nodes { at ^ 1 } else { at };
+            let wanted: Vec<_> = (0..cpus).map(|i| prefers(node(&k, i))).collect();
+            let moves = (0..cpus).filter(|i| wanted[*i as usize] != node(&k, *i)).count() as u64;
+            for (i, want) in wanted.iter().enumerate() {
+                set_memory(&mut k, &format!("vm-{i}"), *want as i32);
+            }
+            let before = work(&k);
+            k.advance(1100 * MS);
+            let ends: Vec<_> = (0..cpus).map(|i| node(&k, i)).collect();
+            assert_eq!(ends, wanted, "{machine}, seed {seed}");
+            let done = (work(&k) - before) * 1000 / (u64::from(cpus) * SECOND);
+            assert!(done >= 990, "{machine}, seed {seed}: {done} per mille of the CPUs' time");
+            k.advance(8 * SECOND);
+            let swaps = stat(&k, &loaded, "numa_swaps");
+            assert_eq!(swaps, moves, "{machine}, seed {seed}: one move each, and then none");
+            checks::after(&k);
+        }
     }
 }
 
