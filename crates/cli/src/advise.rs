@@ -16,7 +16,7 @@ use scxlab_lab::advise::world::World;
 use scxlab_lab::advise::{Advice, Observer, Request, State, advise as seek};
 use scxlab_lab::input::{self, InputError, SchedulerInput, Workload};
 use scxlab_lab::prepare::Prepared;
-use scxlab_lab::session::{CAP, MAX_LENGTH, Session, SessionError};
+use scxlab_lab::session::{CAP, LengthOf, MAX_LENGTH, Session, SessionError};
 use scxlab_lab::sim::NumaBalancing;
 use scxlab_results::inputs::Inputs;
 
@@ -81,8 +81,8 @@ fn check(args: &AdviseArgs, workload: &Workload) -> Result<()> {
     if let Some(on) = args.verify {
         refuse_simulated(workload, &[on])?;
     }
-    let given = args.duration.map(|duration| ("the duration", duration.0));
-    let own = workload.duration().map(|ns| ("the workload's duration", ns));
+    let given = args.duration.map(|duration| (LengthOf::Request, duration.0));
+    let own = workload.duration().map(|ns| (LengthOf::Workload, ns));
     match given.or(own) {
         Some((what, ns)) if ns > MAX_LENGTH => Err(SessionError::Length { what, ns }.into()),
         _ => Ok(()),

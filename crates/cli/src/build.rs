@@ -39,7 +39,7 @@ pub fn build(args: &BuildArgs) -> Result<()> {
     let bytes = compile(source, &args.include)?;
     output::write_file(&object, &bytes)?;
     output::print(&format!("{}\n", object.display()))?;
-    output::print(&inspect::needs(&bytes, &object.display().to_string())?)
+    inspect::needs(&bytes, &object.display().to_string())
 }
 
 /// Writes an example scheduler to a new file.

@@ -10,7 +10,7 @@ use scxlab_lab::conform::{Case, Observed, SHIPPED, compare, simulate};
 use scxlab_lab::input::{self, InputError, SchedulerInput};
 use scxlab_lab::prepare::Prepared;
 use scxlab_live::job::{JobTask, Reply, Situation};
-use scxlab_machine::Machine;
+use scxlab_machine::{Machine, plural};
 use scxlab_results::inputs::Inputs;
 
 use crate::args::{AccelArg, ConformArgs, On};
@@ -181,6 +181,7 @@ fn report(
             }
         }
     }
-    let _ = writeln!(text, "\n{} of {} cases agree", checks.len() - differing, checks.len());
+    let _ =
+        writeln!(text, "\n{} of {} agree", checks.len() - differing, plural(checks.len(), "case"));
     (text, differing)
 }

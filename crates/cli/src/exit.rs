@@ -25,7 +25,7 @@ use scxlab_lab::prepare::PrepareError;
 use scxlab_lab::recipe::{RecipeError, RecipeErrorKind};
 use scxlab_lab::recorded::RecordedError;
 use scxlab_lab::reproduce::ReproduceError;
-use scxlab_lab::session::SessionError;
+use scxlab_lab::session::{LengthOf, SessionError};
 use scxlab_lab::shrink::ShrinkError;
 use scxlab_lab::sim::SimError;
 use scxlab_live::LiveError;
@@ -33,7 +33,7 @@ use scxlab_live::gang::GangError;
 use scxlab_loader::link::LinkError;
 use scxlab_loader::link::error::LinkErrorKind;
 use scxlab_loader::object::ObjectError;
-use scxlab_machine::MachineError;
+use scxlab_machine::{MachineError, plural};
 use scxlab_results::check::Refusal;
 use scxlab_results::folder::FolderError;
 use scxlab_results::gate::GateError;
@@ -111,6 +111,10 @@ pub enum CliError {
         kind: String,
         message: String,
         dump: String,
+    },
+    /// An object that lacks something that it requires of the simulated kernel.
+    DoesNotLoad {
+        object: String,
     },
     /// Conformance cases in which the kernels differ.
     Differs {
@@ -210,7 +214,7 @@ impl std::fmt::Display for FailedRuns {
         ];
         let some = kinds.iter().filter(|(count, _)| *count > 0);
         let text: Vec<String> = some.map(|(count, kind)| format!("{count} {kind}")).collect();
-        write!(f, "{} of {} runs failed: {}", self.runs, self.of, text.join(", "))
+        write!(f, "{} of {} failed: {}", self.runs, plural(self.of, "run"), text.join(", "))
     }
 }
 
@@ -261,8 +265,11 @@ impl std::fmt::Display for CliError {
                 let dump = if dump.is_empty() { String::new() } else { format!("\n{dump}") };
                 write!(f, "{name} exited by itself: {kind}: {message}{dump}")
             }
+            CliError::DoesNotLoad { object } => {
+                write!(f, "object \"{object}\" does not load: what it requires is missing")
+            }
             CliError::Differs { cases, of } => {
-                write!(f, "the kernels differ in {cases} of {of} cases")
+                write!(f, "the kernels differ in {cases} of {}", plural(of, "case"))
             }
             CliError::WentBadly(bad) => write!(f, "{bad}"),
             CliError::Interrupted { why, whole, cut, not_begun } => write!(
@@ -400,6 +407,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             | CliError::Numbering { .. }
             | CliError::NothingToAttach { .. } => Code::Usage,
             CliError::NoProgram { .. } => Code::Input,
+            CliError::DoesNotLoad { .. } => Code::Unmodelled,
         });
     }
     if let Some(e) = cause.downcast_ref::<VmError>() {
@@ -492,9 +500,11 @@ fn of_input(error: &InputError) -> Code {
         InputError::Unknown { .. } | InputError::Scheduler(_) => Code::Usage,
         InputError::Machine(e) => of_machine(e),
         InputError::Workload(e) => of_workload(e),
-        InputError::Recorded(RecordedError::Parameter { .. } | RecordedError::Value { .. }) => {
-            Code::Usage
-        }
+        InputError::Recorded(
+            RecordedError::Parameter { .. }
+            | RecordedError::Value { .. }
+            | RecordedError::NoRecording { .. },
+        ) => Code::Usage,
         InputError::Recorded(_) => Code::Input,
     }
 }
@@ -602,6 +612,7 @@ fn of_session(error: &SessionError) -> Code {
         SessionError::Trace { .. } => Code::Output,
         SessionError::Threads { .. } => Code::Internal,
         SessionError::Interrupted { .. } => Code::Ejected,
+        SessionError::Length { what: LengthOf::Workload, .. } => Code::Input,
         SessionError::Seeds { .. } | SessionError::Length { .. } | SessionError::Command { .. } => {
             Code::Usage
         }

@@ -7,16 +7,18 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use scxlab_bpf::helper;
-use scxlab_lab::input;
+use scxlab_lab::input::{self, RecipeInput, SchedulerInput};
+use scxlab_lab::prepare::Prepared;
 use scxlab_lab::recipe;
-use scxlab_lab::sim::kernel_target;
+use scxlab_lab::sim::{kernel_target, try_load};
 use scxlab_loader::inspect::{ExternClass, MapInfo, ObjectReport, inspect as look};
 use scxlab_loader::link::{ExternBinding, Knob, OpenObject, Target};
 use scxlab_loader::object::{Object, ProgramKind};
-use scxlab_machine::Machine;
+use scxlab_machine::{Machine, plural};
 use scxlab_results::inputs::Inputs;
 
 use crate::args::InspectArgs;
+use crate::exit::CliError;
 use crate::output;
 
 /// The machine for the simulated kernel. An object's needs do not depend on the machine, so the
@@ -25,7 +27,8 @@ const MACHINE: &str = "1n1c1t";
 
 pub fn inspect(args: &InspectArgs) -> Result<()> {
     let (name, bytes) = input::object(&args.object, &Inputs::default())?;
-    let report = report(&bytes, &name)?;
+    let machine = Arc::new(Machine::resolve(MACHINE)?);
+    let report = report(&bytes, &name, &machine)?;
     let mut text = summary(&report);
     text.push_str(&operations(&report));
     text.push_str(&verdict(&report));
@@ -33,19 +36,36 @@ pub fn inspect(args: &InspectArgs) -> Result<()> {
     if args.all {
         text.push_str(&everything(&report));
     }
-    output::print(&text)
+    output::print(&text)?;
+    loads(&report, &bytes, &machine)
 }
 
-/// Returns a summary of the object, and a list of the things that the object needs and that are
-/// missing.
-pub fn needs(object: &[u8], name: &str) -> Result<String> {
-    let report = report(object, name)?;
-    Ok(summary(&report) + &verdict(&report))
+/// Prints a summary of the object, and a list of the things that the object needs and that are
+/// missing. Fails if the object does not load.
+pub fn needs(object: &[u8], name: &str) -> Result<()> {
+    let machine = Arc::new(Machine::resolve(MACHINE)?);
+    let report = report(object, name, &machine)?;
+    output::print(&(summary(&report) + &verdict(&report)))?;
+    loads(&report, object, &machine)
 }
 
-fn report(object: &[u8], name: &str) -> Result<ObjectReport> {
+/// Returns the error that a run of the object would end with before it begins, or else an error if
+/// something is missing that the object requires. A recipe that does not fit `machine` is none.
+fn loads(report: &ObjectReport, object: &[u8], machine: &Arc<Machine>) -> Result<()> {
+    let input = SchedulerInput::of_object(&report.name, object, RecipeInput::Auto);
+    let prepared = input.ok().and_then(|input| Prepared::simulated(&input, machine).ok());
+    if let Some(object) = prepared.and_then(|prepared| prepared.object) {
+        try_load(&object, machine)?;
+    }
+    match report.missing.is_empty() {
+        true => Ok(()),
+        false => Err(CliError::DoesNotLoad { object: report.name.clone() }.into()),
+    }
+}
+
+fn report(object: &[u8], name: &str, machine: &Arc<Machine>) -> Result<ObjectReport> {
     let object = Arc::new(Object::parse(object, name)?);
-    let target = kernel_target(&Arc::new(Machine::resolve(MACHINE)?))?;
+    let target = kernel_target(machine)?;
     let mut open = OpenObject::new(object);
     open.globals.fill_enum_globals("__", target.btf());
     Ok(look(&open, &target)?)
@@ -55,10 +75,11 @@ fn summary(r: &ObjectReport) -> String {
     let insns: usize = r.programs.iter().map(|p| p.insns).sum();
     let syscall = r.programs.iter().filter(|p| p.kind == ProgramKind::Syscall).count();
     let mut text = format!(
-        "{}: {} programs ({syscall} for its frontend), {insns} instructions, {} maps, licence {}\n",
+        "{}: {} ({syscall} for its frontend), {}, {}, licence {}\n",
         r.name,
-        r.programs.len(),
-        r.maps.len(),
+        plural(r.programs.len(), "program"),
+        plural(insns, "instruction"),
+        plural(r.maps.len(), "map"),
         r.license
     );
     for table in &r.tables {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use scxlab_lab::session::Progress;
+use scxlab_machine::plural;
 
 const QUIET: Duration = Duration::from_secs(1);
 const REFRESH: Duration = Duration::from_millis(100);
@@ -36,7 +37,7 @@ impl Shown for Progress {
     /// Without a known length, the message has the speed of the simulation instead of the remaining
     /// time.
     fn message(&self, elapsed: Duration) -> String {
-        let runs = format!("{} of {} runs", self.runs_done(), self.runs());
+        let runs = format!("{} of {}", self.runs_done(), plural(self.runs(), "run"));
         match self.has_end() {
             true => runs,
             false => {

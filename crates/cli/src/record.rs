@@ -8,6 +8,7 @@ use anyhow::Result;
 use scxlab_lab::results::quoted;
 use scxlab_live::job::this_machine;
 use scxlab_live::record::{RecordSpec, Recorded, Recording, Scope};
+use scxlab_machine::plural;
 use scxlab_trace::{PerfettoSink, Sink};
 
 use crate::args::RecordArgs;
@@ -58,10 +59,12 @@ fn report(file: &Path, bytes: u64, recorded: &Recorded, nr_cpus: usize) -> Vec<S
         *recorded;
     let seconds = length.as_secs_f64().max(1e-9);
     let mut lines = vec![format!(
-        "{}: {:.1} MiB, {events} events in {seconds:.2} s ({:.0} per second), {calls} of them calls; {members} tasks of the workload",
+        "{}: {:.1} MiB, {} in {seconds:.2} s ({:.0} per second), {calls} of them calls; {} of the workload",
         file.display(),
         bytes as f64 / f64::from(1 << 20),
+        plural(events, "event"),
         events as f64 / seconds,
+        plural(members, "task"),
     )];
     let share = |time: Duration| 100.0 * time.as_secs_f64() / (seconds * nr_cpus as f64);
     lines.push(format!(
@@ -73,12 +76,14 @@ fn report(file: &Path, bytes: u64, recorded: &Recorded, nr_cpus: usize) -> Vec<S
     ));
     if lost > 0 {
         lines.push(format!(
-            "warning: {lost} events are lost, because the buffer was full; a larger --buffer holds more"
+            "warning: {} lost, because the buffer was full; a larger --buffer holds more",
+            plural(lost, "event")
         ));
     }
     if missed > 0 {
         lines.push(format!(
-            "warning: {missed} events are lost, because the kernel ran another program at the time"
+            "warning: {} lost, because the kernel ran another program at the time",
+            plural(missed, "event")
         ));
     }
     if unread > 0 {

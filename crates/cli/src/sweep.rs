@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use scxlab_lab::input;
+use scxlab_machine::plural;
 use scxlab_sweep::file::Sweep;
 use scxlab_sweep::plan::Plan;
 use scxlab_sweep::run;
@@ -99,6 +100,6 @@ impl Shown for run::Progress {
             0 => String::new(),
             failed => format!(", {failed} do not count"),
         };
-        format!("{} of {} cells{failed}", self.done(), self.cells())
+        format!("{} of {}{failed}", self.done(), plural(self.cells(), "cell"))
     }
 }

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use anyhow::Result;
 use scxlab_lab::input;
 use scxlab_machine::id::NodeId;
+use scxlab_machine::plural;
 use scxlab_machine::{CpuId, CpuMask, Machine, Topology};
 use scxlab_results::inputs::Inputs;
 
@@ -30,15 +31,15 @@ pub fn topo(args: &TopoArgs) -> Result<()> {
 fn head(machine: &Machine) -> String {
     let t = &machine.topology;
     format!(
-        "{}: {}\nsource: {}\nfingerprint: {:016x}\n{} CPUs, {} cores, {} LLCs, {} nodes, {}\n\n",
+        "{}: {}\nsource: {}\nfingerprint: {:016x}\n{}, {}, {}, {}, {}\n\n",
         machine.name,
         machine.description,
         machine.source,
         machine.fingerprint(),
-        t.nr_cpus(),
-        t.cores().len(),
-        t.llcs().len(),
-        t.nodes().len(),
+        plural(t.nr_cpus(), "CPU"),
+        plural(t.cores().len(), "core"),
+        plural(t.llcs().len(), "LLC"),
+        plural(t.nodes().len(), "node"),
         bytes(t.memory_bytes()),
     )
 }

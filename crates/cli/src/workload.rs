@@ -6,6 +6,7 @@ use std::fmt::Write;
 use anyhow::Result;
 use scxlab_lab::input::{self, Workload};
 use scxlab_lab::recorded::Recorded;
+use scxlab_machine::plural;
 use scxlab_recording::understand;
 use scxlab_recording::understanding::{Role, Understanding};
 use scxlab_results::inputs::Inputs;
@@ -63,17 +64,19 @@ fn head(recorded: &Recorded, understood: &Understanding) -> String {
     let open: u64 = understood.roles.iter().map(|role| role.open_loop).sum();
     let waits: u64 = understood.roles.iter().flat_map(|role| role.waits.values()).sum();
     format!(
-        "{}, {} events, {}\nmachine: {}, {} CPUs{}\nworkload: {tasks} tasks, {}, unit: {}\n\
-         understood: {} of run time\nopen loop: {open} of {waits} waits end at times of their own\n",
+        "{}, {}, {}\nmachine: {}, {}{}\nworkload: {}, {}, unit: {}\n\
+         understood: {} of run time\nopen loop: {open} of {} end at times of their own\n",
         imported.format.name(),
-        imported.events.all(),
+        plural(imported.events.all(), "event"),
         time(imported.length),
         machine.name,
-        machine.topology.nr_cpus(),
+        plural(machine.topology.nr_cpus(), "CPU"),
         if recorded.knows_machine { "" } else { " (assumed; the file does not hold its machine)" },
+        plural(tasks, "task"),
         program.duration.map_or("until all exit".to_owned(), |d| time(d.0)),
         program.unit,
         percent(understood.explained_ns, understood.run_ns),
+        plural(waits, "wait"),
     )
 }
 
@@ -118,24 +121,30 @@ fn path(understood: &Understanding) -> String {
     for part in &understood.path {
         let _ = writeln!(
             text,
-            "  {:<20} {:>10} in {} pieces",
+            "  {:<20} {:>10} in {}",
             part.role,
             time(part.length),
-            part.pieces
+            plural(part.pieces, "piece")
         );
     }
     text
 }
 
 fn gaps(recorded: &Recorded, understood: &Understanding) -> String {
-    let mut lines: Vec<String> =
-        understood.unknown.iter().map(|(cause, count)| format!("{count} waits: {cause}")).collect();
+    let mut lines: Vec<String> = understood
+        .unknown
+        .iter()
+        .map(|(cause, n)| format!("{}: {cause}", plural(n, "wait")))
+        .collect();
     let history = &recorded.history;
     if history.inconsistent > 0 {
-        lines.push(format!("{} events do not fit those before them", history.inconsistent));
+        lines.push(format!(
+            "{} out of line with those before",
+            plural(history.inconsistent, "event")
+        ));
     }
     if history.lost > 0 {
-        lines.push(format!("{} events were lost", history.lost));
+        lines.push(format!("{} lost", plural(history.lost, "event")));
     }
     lines.extend(recorded.replay.program.notes.iter().cloned());
     let mut text = String::new();

@@ -55,6 +55,7 @@ fn actual(case: &Path, sections: &[Section]) -> Vec<Section> {
         .env_remove("RUST_BACKTRACE")
         .env_remove("COLUMNS")
         .env_remove("NO_COLOR")
+        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
         .env_remove("CLICOLOR_FORCE")
         .envs(env)
         .output()

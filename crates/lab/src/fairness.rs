@@ -7,14 +7,14 @@
 //! or waited for a CPU. The rest is divided among the others in the same way. The unfairness is the
 //! part of all CPU time that would have to change hands: 0 if each has what it is entitled to.
 //!
-//! Does not: weigh tasks of cgroups with `cpu.max`, other policies than the normal ones, or
-//! affinity.
+//! Does not: weigh tasks of cgroups with `cpu.max`, other policies than the normal ones, or tasks
+//! whose affinities differ.
 
 use std::collections::BTreeMap;
 
 use scxlab_kernel::task::NICE_TO_WEIGHT;
 use scxlab_workload::Program;
-use scxlab_workload::program::PolicyDef;
+use scxlab_workload::program::{Op, PolicyDef, ThreadTemplate};
 
 use crate::run::{CgroupResult, Run, TaskResult};
 
@@ -47,8 +47,35 @@ pub fn unweighted(program: &Program) -> Option<String> {
         return Some(format!("cgroup {} has cpu.max or cpu.idle beside its weight", group.path));
     }
     let weighted = |policy| matches!(policy, PolicyDef::Normal | PolicyDef::Batch | PolicyDef::Ext);
-    let thread = program.threads.iter().find(|thread| !weighted(thread.policy))?;
-    Some(format!("the policy of thread {} has no weight", thread.name))
+    if let Some(thread) = program.threads.iter().find(|thread| !weighted(thread.policy)) {
+        return Some(format!("the policy of thread {} has no weight", thread.name));
+    }
+    let confined = confined(program)?;
+    Some(format!("the CPUs of {confined} are not those of all others"))
+}
+
+/// Returns the first part of a program whose CPUs differ from those of other parts. Tasks of
+/// different CPUs do not compete, whatever their weights.
+fn confined(program: &Program) -> Option<String> {
+    let first = program.threads.first()?;
+    let differs = |thread: &&ThreadTemplate| thread.cpus != first.cpus || moves(&thread.ops);
+    if let Some(thread) = program.threads.iter().find(differs) {
+        return Some(format!("thread {}", thread.name));
+    }
+    if let Some(guest) = program.guests.iter().find(|guest| guest.cpus.is_some()) {
+        return Some(format!("guest {}", guest.name));
+    }
+    let group = program.cgroups.iter().find(|group| group.cpus.is_some())?;
+    Some(format!("cgroup {}", group.path))
+}
+
+/// Tells whether a thread with these ops changes its affinity.
+fn moves(ops: &[Op]) -> bool {
+    ops.iter().any(|op| match op {
+        Op::SetAffinity(_) => true,
+        Op::Loop { ops, .. } | Op::Phase { ops, .. } => moves(ops),
+        _ => false,
+    })
 }
 
 /// Returns the unfairness of a run whose tasks or cgroups differ in weight, in percent. None if all
@@ -217,5 +244,21 @@ mod tests {
         let unknown = TaskResult { wait_ns: None, ..task(0, "/", 1, 0) };
         assert!(unfairness(&[unknown], &[]).unwrap_err().contains("how long tasks wait"));
         assert!(unfairness(&[task(0, "/", 0, 5)], &[]).unwrap_err().contains("no task used"));
+    }
+
+    /// Tasks that are pinned to different CPUs are not compared by weight.
+    #[test]
+    fn tasks_of_different_cpus_have_no_common_share() {
+        let program = |first: &str, second: &str| {
+            let thread = |name: &str, more: &str| {
+                format!("[[thread]]\nname = '{name}'\nops = [{{ compute = '1ms' }}]\n{more}\n")
+            };
+            let text = thread("a", first) + &thread("b", second);
+            scxlab_workload::load("w.toml", &text).unwrap()
+        };
+        assert_eq!(unweighted(&program("nice = 5", "")), None);
+        assert_eq!(unweighted(&program("nice = 5\ncpus = '0'", "cpus = '0'")), None);
+        let said = unweighted(&program("nice = 5\ncpus = '0'", "cpus = '1'")).unwrap();
+        assert_eq!(said, "the CPUs of thread b are not those of all others");
     }
 }

@@ -5,11 +5,14 @@
 //! Owns: the meaning of `-m`, `-w` and `-s`: shipped, generated, or a file. Does not: open files
 //! (the caller passes an `InputFiles`), or prepare a scheduler for a kernel (see `prepare`).
 
+mod beside;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use beside::Beside;
 use bytes::Bytes;
 use scxlab_bpf::jit::CodeStore;
 use scxlab_machine::{Machine, MachineError, SysfsReader};
@@ -190,6 +193,16 @@ fn machine_of_recording(arg: &str, files: &dyn InputFiles) -> Result<Option<Mach
     }
 }
 
+/// Checks the parameters behind the name of a workload file, which is no recording.
+fn check_parameters(file: &str, text: &str) -> Result<(), InputError> {
+    let keys = text.split(',').map(|pair| pair.split_once('=').map_or(pair, |(key, _)| key).trim());
+    let of_recordings = |key: &str| recorded::PARAMETERS.iter().find(|(known, ..)| *known == key);
+    if let Some((key, ..)) = keys.into_iter().find_map(of_recordings) {
+        return Err(RecordedError::NoRecording { file: file.to_owned(), key }.into());
+    }
+    Ok(check_file_parameters(file, text)?)
+}
+
 /// A workload.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -212,7 +225,7 @@ impl Workload {
                 let (name, rest) = arg.split_once(',').unwrap_or((arg, ""));
                 if name.contains('.') {
                     read(name, files)?;
-                    check_file_parameters(name, rest)?;
+                    check_parameters(name, rest)?;
                 }
                 return Err(error.into());
             }
@@ -225,7 +238,7 @@ impl Workload {
                     && files.is_file(file)
                     && !files.is_file(&path)
                 {
-                    check_file_parameters(file, rest)?;
+                    check_parameters(file, rest)?;
                 }
                 let text = read_text(&path, files)?;
                 let read = |path: &str| read_text(path, files).map_err(|e| e.reason());

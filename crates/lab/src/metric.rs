@@ -233,7 +233,8 @@ metrics! {
             CACHE_REFILL = metric("cache_refill", Unit::Ns).less();
         "part of the workload's CPU time that would have to change hands for each task and cgroup to \
          have what its weight entitles it to, at most as much as it wanted; only if weights differ, \
-         and without `cpu.max`, `cpu.idle` and real-time policies",
+         without `cpu.max`, `cpu.idle` and real-time policies, and if all tasks may run on the same \
+         CPUs",
         "the same" =>
             WEIGHT_ERROR = metric("weight_error", Unit::Percent).less()
                 .rows(&[deciding(row("weight_error", "CPU time against weights"))]);
@@ -370,6 +371,27 @@ metrics! {
         "mean BPF instructions",
         "-" =>
             OP_INSNS = metric("op_<name>_insns", Unit::One).less();
+        "events of the scheduler as the kernel counts them, `SCX_EV_*`, such as CPUs that the kernel \
+         chose in its stead; only with a scheduler",
+        "-" =>
+            SCX_EV = metric("scx_ev_<event>", Unit::One).parts(&[
+                part("select_cpu_fallback"),
+                part("dispatch_local_dsq_offline"),
+                part("dispatch_keep_last"),
+                part("enq_skip_exiting"),
+                part("enq_skip_migration_disabled"),
+                part("reenq_immed"),
+                part("reenq_repeat"),
+                part("refill_slice_dfl"),
+                part("slice_clamped"),
+                part("slice_denied"),
+                part("bypass_dispatch"),
+                part("bypass_activate"),
+                part("insert_not_owned"),
+            ]);
+        "time in bypass mode, `SCX_EV_BYPASS_DURATION`; only with a scheduler",
+        "-" =>
+            SCX_EV_BYPASS_DURATION = metric("scx_ev_bypass_duration", Unit::Ns);
         "events of the simulation",
         "-" =>
             EVENTS = metric("events", Unit::One);

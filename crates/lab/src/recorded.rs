@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use scxlab_machine::Machine;
+use scxlab_machine::{Machine, plural};
 use scxlab_recording::history::TaskHistory;
 use scxlab_recording::{History, MAX_STEPS, Options, Recorder, Replay, Scale, Scope, name_matches};
 use scxlab_trace::import::{ImportError, Imported, import};
@@ -78,6 +78,8 @@ pub enum RecordedError {
     NoSwitches { file: String, unread: String },
     #[error("{file}: \"{text}\" is no parameter of a recording; it takes {}", parameters())]
     Parameter { file: String, text: String },
+    #[error("{file}: {key} is a parameter of recordings, and the file is a workload of ops")]
+    NoRecording { file: String, key: &'static str },
     #[error("{file}: {key} is \"{value}\", must be {expected}")]
     Value { file: String, key: &'static str, value: String, expected: &'static str },
 }
@@ -230,8 +232,8 @@ pub fn read(
     }
     if !knows_machine {
         replay.program.notes.push(format!(
-            "{file} does not hold its machine: its {} CPUs count as equal cores with the default costs",
-            machine.topology.nr_cpus()
+            "{file} does not hold its machine, which is taken for one of {} with the default costs",
+            plural(machine.topology.nr_cpus(), "equal core")
         ));
     }
     let faults = imported.damage().into_iter().chain(imported.missing());

@@ -117,8 +117,7 @@ impl Run {
 
     /// Tells whether no cgroup had noticeably more CPU time than its `cpu.max` allows.
     pub fn keeps_quotas(&self) -> bool {
-        let excess = self.metrics.get(QUOTA_EXCESS.name);
-        excess.is_none_or(|excess| excess.value <= QUOTA_TOLERANCE_PERCENT)
+        keeps_quotas(&self.metrics)
     }
 
     /// Tells whether the scheduler stayed, every task ran, and the run ended regularly.
@@ -160,9 +159,16 @@ fn never_ran(run: &Run) -> Vec<NeverRan> {
     all.map(|(name, _, wait_ns)| NeverRan { name, wait_ns }).collect()
 }
 
+/// Tells whether the metrics of a run name no cgroup that had noticeably more CPU time than its
+/// `cpu.max` allows.
+pub fn keeps_quotas(metrics: &IndexMap<String, MetricValue>) -> bool {
+    let excess = metrics.get(QUOTA_EXCESS.name);
+    excess.is_none_or(|excess| excess.value <= QUOTA_TOLERANCE_PERCENT)
+}
+
 /// Part of a cgroup's limit by which the cgroup may exceed it, in percent: CPUs notice the end of a
 /// quota late.
-pub const QUOTA_TOLERANCE_PERCENT: f64 = 5.0;
+const QUOTA_TOLERANCE_PERCENT: f64 = 5.0;
 
 /// The kernel's default slice in ns, `SCX_SLICE_DFL`.
 const SLICE_DFL_NS: u64 = 20_000_000;

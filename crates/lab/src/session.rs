@@ -6,6 +6,7 @@
 //! never in it.
 //! Does not: share mutable state between runs, so results are the same for any number of threads.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -75,13 +76,31 @@ pub enum SessionError {
     #[error("threads for {threads} runs at a time could not be started: {why}")]
     Threads { threads: usize, why: String },
     #[error("{what} is {} s; the maximum for a run is {} s (a day)", seconds(*ns), seconds(MAX_LENGTH))]
-    Length { what: &'static str, ns: Nanos },
+    Length { what: LengthOf, ns: Nanos },
     #[error("\"{command}\" is a command: it runs on a real kernel only, with --on vm or --on host")]
     Command { command: String },
     #[error("interrupted: {why}")]
     Interrupted { why: String },
     #[error("seeds {first} to {first} + {more} do not fit 64 bits")]
     Seeds { first: u64, more: u32 },
+}
+
+/// Origin of the length of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LengthOf {
+    /// The request.
+    Request,
+    /// The workload, which may be a recording.
+    Workload,
+}
+
+impl fmt::Display for LengthOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LengthOf::Request => "the duration",
+            LengthOf::Workload => "the workload's duration",
+        })
+    }
 }
 
 /// Maximum length of one run, in virtual or real time: one day, in ns. Simulating a day of a busy
@@ -192,7 +211,10 @@ impl Session {
 
     /// Refuses requests that no target can carry out, before any run begins.
     pub fn check(&self) -> Result<(), SessionError> {
-        let what = if self.duration.is_some() { "the duration" } else { "the workload's duration" };
+        let what = match self.duration {
+            Some(_) => LengthOf::Request,
+            None => LengthOf::Workload,
+        };
         if self.length() > MAX_LENGTH {
             return Err(SessionError::Length { what, ns: self.length() });
         }

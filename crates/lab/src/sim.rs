@@ -225,10 +225,22 @@ pub fn kernel_types() -> Btf {
 /// Boots a kernel without a workload, and returns its types and functions for linking. Commands
 /// that inspect objects use it.
 pub fn kernel_target(machine: &Arc<Machine>) -> Result<KernelTarget, SimError> {
+    Ok(idle_kernel(machine, 2 * TABLES)?.target())
+}
+
+/// Loads a prepared object into a kernel without a workload, to learn whether that is possible.
+pub fn try_load(object: &PreparedObject, machine: &Arc<Machine>) -> Result<(), SimError> {
+    let mut kernel = idle_kernel(machine, mem_size(MAX_MEMORY, Some(object)))?;
+    let target = kernel.target();
+    object.open.load(&mut kernel, &target)?;
+    Ok(())
+}
+
+fn idle_kernel(machine: &Arc<Machine>, mem_size: u64) -> Result<Kernel, SimError> {
     let limits = Limits::default();
     let tracer = Tracer::default();
-    let setup = Setup { machine: machine.clone(), seed: 0, limits, tracer, mem_size: 2 * TABLES };
-    Ok(Kernel::boot(setup, Box::new(empty::EmptyWorkload))?.target())
+    let setup = Setup { machine: machine.clone(), seed: 0, limits, tracer, mem_size };
+    Ok(Kernel::boot(setup, Box::new(empty::EmptyWorkload))?)
 }
 
 /// Creates the behaviour of the workload, without the workload's duration. The kernel ends the run,

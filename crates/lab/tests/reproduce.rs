@@ -210,6 +210,17 @@ fn disagreement_costs() {
     assert_eq!(agreement(&[8.0, -1.0]), (0.5, Verdict::Failed));
 }
 
+/// The worst cells stand below their explanation, which appears once.
+#[test]
+fn an_explanation_of_several_cells_appears_once() {
+    let report = outcome(&[&[10.0, 10.0], &[12.0, 12.0], &[20.0, 20.0], &[10.0, 10.0]]);
+    assert_eq!(report.worst().len(), 2);
+    let text = document(&[report]).text(Screen::default());
+    let (_, worst) = text.split_once("Worst cells:\n").unwrap();
+    assert_eq!(worst.matches("The cause is not known.").count(), 1, "{worst}");
+    assert_eq!(worst.matches("published").count(), 2, "{worst}");
+}
+
 /// A deviation needs two runs. It is not predicted from one, unless that run was ejected.
 #[test]
 fn one_run_has_no_deviation() {

@@ -21,7 +21,7 @@ pub use cost::{ByDistance, CostTable, Ratio};
 pub use cpumask::CpuMask;
 pub use event::EventQueue;
 pub use id::{CgroupId, CoreId, CpuId, LlcId, Nanos, NodeId, TaskId};
-pub use machine::{Machine, MachineError, NodeMatrix, NodeMemory, presets};
+pub use machine::{Machine, MachineError, NodeMatrix, NodeMemory, plural, presets};
 pub use rng::Stream;
 pub use topology::sysfs::SysfsReader;
 pub use topology::{Distance, Topology, TopologyError};

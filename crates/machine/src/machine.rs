@@ -10,6 +10,8 @@ mod memory;
 mod presets;
 mod write;
 
+use std::fmt::Display;
+
 use serde::Serialize;
 use thiserror::Error;
 
@@ -167,9 +169,15 @@ impl Machine {
     }
 }
 
+/// Returns a number with the name of what it counts: "1 CPU", "4 CPUs".
+pub fn plural(count: impl Display, what: &str) -> String {
+    let count = count.to_string();
+    let ending = if count == "1" { "" } else { "s" };
+    format!("{count} {what}{ending}")
+}
+
 /// Returns a short description, for a machine without one.
 fn describe(topology: &Topology) -> String {
-    let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     format!(
         "{}, {}, {}, {}",
         plural(topology.nr_cpus(), "CPU"),

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use scxlab_lab::results::Manifest;
 use scxlab_lab::run::Exit;
 use scxlab_lab::stats::{self, Change, Summary, adjusted, change, p_greater};
+use scxlab_machine::plural;
 
 use crate::folder::{Folder, StoredRun};
 use crate::gate::{Gate, Limit, Undecided};
@@ -367,18 +368,16 @@ fn pair<'a>(
             }
         }
     }
-    let of = base.len();
+    let of = plural(base.len(), "run");
     let extra = new.keys().filter(|seed| !base.contains_key(seed)).count();
     let notes = [
-        (mended, format!("{mended} of {of} runs failed in BASE only")),
-        (both, format!("{both} of {of} runs failed in both")),
+        (mended, format!("{mended} of {of} failed in BASE only")),
+        (both, format!("{both} of {of} failed in both")),
         (
             restarts,
-            format!(
-                "{restarts} of {of} runs ended in both with a request to load the scheduler again"
-            ),
+            format!("{restarts} of {of} ended in both with a request to load the scheduler again"),
         ),
-        (extra, format!("{extra} runs of NEW have no pair in BASE")),
+        (extra, format!("no pair in BASE: {} of NEW", plural(extra, "run"))),
     ];
     let notes = notes.into_iter().filter(|(count, _)| *count > 0);
     report.notes.extend(notes.map(|(_, note)| format!("{cell}: {note}")));
@@ -411,7 +410,7 @@ fn failure(run: &StoredRun) -> String {
     }
     match run.counts {
         false => format!("cut off in NEW: {}", run.stop),
-        true => format!("{} tasks never ran in NEW", run.never_ran),
+        true => format!("{} never ran in NEW", plural(run.never_ran, "task")),
     }
 }
 

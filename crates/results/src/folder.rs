@@ -19,11 +19,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
-use scxlab_lab::metric::{self, Better, QUOTA_EXCESS};
+use scxlab_lab::metric::{self, Better};
 use scxlab_lab::report::csv;
 use scxlab_lab::results::{Manifest, Results, Version};
 use scxlab_lab::run::{
-    Exit, MetricValue, NeverRan, QUOTA_TOLERANCE_PERCENT, Run, StopKind, StopReason, TaskResult,
+    Exit, MetricValue, NeverRan, Run, StopKind, StopReason, TaskResult, keeps_quotas,
 };
 use scxlab_machine::hash::hash_bytes;
 use serde::{Deserialize, Serialize};
@@ -544,8 +544,7 @@ impl StoredRun {
 
     /// Tells whether no cgroup had noticeably more CPU time than its `cpu.max` allows.
     pub fn keeps_quotas(&self) -> bool {
-        let excess = self.metrics.get(QUOTA_EXCESS.name);
-        excess.is_none_or(|excess| excess.value <= QUOTA_TOLERANCE_PERCENT)
+        keeps_quotas(&self.metrics)
     }
 
     /// Returns the value of a metric; None if the run does not count or lacks it.

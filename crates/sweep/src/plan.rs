@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 use scxlab_bpf::vm::Engine;
-use scxlab_lab::input::{self, InputFiles, SchedulerInput, Workload};
+use scxlab_lab::input::{self, Beside, InputFiles, SchedulerInput, Workload};
 use scxlab_lab::prepare::Prepared;
-use scxlab_lab::session::{CAP, MAX_LENGTH, PERTURB, SessionError};
+use scxlab_lab::session::{CAP, LengthOf, MAX_LENGTH, PERTURB, SessionError};
 use scxlab_lab::sim::{MAX_MEMORY, NumaBalancing, SIMULATOR, SimSpec, kernel_types};
 use scxlab_machine::Machine;
 use scxlab_machine::hash::StableHash;
@@ -80,9 +80,11 @@ impl fmt::Display for SetupKey {
 }
 
 impl Plan {
-    /// Resolves every machine, workload, scheduler and knob of a sweep.
+    /// Resolves every machine, workload, scheduler and knob of a sweep. Paths are relative to the
+    /// sweep's file, or else to the current folder.
     pub fn new(sweep: Sweep, files: &dyn InputFiles) -> Result<Plan, SweepError> {
-        let resolver = Resolver { sweep: &sweep, files };
+        let name = sweep.name.clone();
+        let resolver = Resolver { sweep: &sweep, files: &Beside::new(&name, files) };
         let machines = resolver.machines()?;
         let programs = resolver.programs()?;
         let excluded = Excluded::new(&sweep)?;
@@ -249,14 +251,16 @@ impl Resolver<'_> {
 
     fn programs(&self) -> Result<Vec<Program>, SweepError> {
         if let Some(duration) = self.sweep.duration.filter(|duration| duration.0 > MAX_LENGTH) {
-            return Err(self.session(SessionError::Length { what: "duration", ns: duration.0 }));
+            return Err(
+                self.session(SessionError::Length { what: LengthOf::Request, ns: duration.0 })
+            );
         }
         let program = |variant: &Variant| {
             let workload = Workload::resolve(&variant.arg(), self.files);
             match workload.map_err(|e| self.input(e))? {
                 Workload::Program(program) => match program.duration {
                     Some(own) if self.sweep.duration.is_none() && own.0 > MAX_LENGTH => {
-                        let what = "the workload's duration";
+                        let what = LengthOf::Workload;
                         Err(self.session(SessionError::Length { what, ns: own.0 }))
                     }
                     _ => Ok(*program),

@@ -10,6 +10,7 @@ use std::fmt;
 use indexmap::IndexMap;
 use scxlab_lab::metric;
 use scxlab_lab::run::{Exit, StopKind};
+use scxlab_machine::plural;
 use scxlab_results::parquet::{Column, Table, Values};
 
 use crate::SweepError;
@@ -160,7 +161,7 @@ pub struct Failures {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Summary { cells, finished, starved, failures, .. } = self;
-        writeln!(f, "{finished} of {cells} cells are finished")?;
+        writeln!(f, "{finished} of {} finished", plural(cells, "cell"))?;
         for (kind, Failures { cells, first }) in failures {
             writeln!(f, "  {cells} {kind}; the first: {first}")?;
         }

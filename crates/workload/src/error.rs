@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use scxlab_machine::plural;
+
 /// A place in an input: file, line and column (from 1). `line` is 0 for the file as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourcePlace {
@@ -73,9 +75,9 @@ pub enum WorkloadError {
     UnknownParam { generator: String, param: String, candidates: Vec<String> },
     #[error("workload {generator}: {param} is \"{value}\", must be {expected}")]
     BadParam { generator: String, param: String, value: String, expected: String },
-    #[error("thread \"{thread}\" names CPU {cpu}, but the machine has {nr_cpus} CPUs (0 to {})",
-        nr_cpus.saturating_sub(1))]
-    NoSuchCpu { thread: String, cpu: u32, nr_cpus: u32 },
+    #[error("{at}: thread \"{thread}\" names CPU {cpu}, but the machine has {} (0 to {})",
+        plural(nr_cpus, "CPU"), nr_cpus.saturating_sub(1))]
+    NoSuchCpu { at: SourcePlace, thread: String, cpu: u32, nr_cpus: u32 },
     /// An error in the program of a guest. The CPUs that it names are the guest's.
     #[error("guest \"{guest}\": {error}")]
     InGuest { guest: String, error: Box<WorkloadError> },

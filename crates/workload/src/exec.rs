@@ -19,8 +19,8 @@ use scxlab_machine::id::{CgroupId, CpuId, Nanos, TaskId};
 use scxlab_machine::prefetch::prefetch;
 
 use crate::compile::{self, Compiled, NodeInfo};
-use crate::error::WorkloadError;
-use crate::program::{CpuList, PolicyDef, Program};
+use crate::error::{SourcePlace, WorkloadError};
+use crate::program::{CpuList, Part, PolicyDef, Program};
 use crate::timers::TimerTotals;
 
 mod costs;
@@ -163,11 +163,13 @@ impl Executor {
         }
         compile::check_nodes(program, &config.nodes)?;
         let nr_cpus = config.nr_cpus;
-        for thread in &program.threads {
-            thread.cpus.iter().try_for_each(|list| known_cpus(&thread.name, list, nr_cpus))?;
+        for (number, thread) in program.threads.iter().enumerate() {
+            let at = || program.place(Part::Entry("thread", number));
+            let mut lists = thread.cpus.iter();
+            lists.try_for_each(|list| known_cpus(at, &thread.name, list, nr_cpus))?;
         }
         for list in &compiled.tables.affinities {
-            known_cpus(&program.name, list, nr_cpus)?;
+            known_cpus(|| SourcePlace::file(&program.name), &program.name, list, nr_cpus)?;
         }
         let templates = compiled.templates.len();
         let touch_costs = compiled.tables.touches.iter().map(|t| config.costs.touch(t)).collect();
@@ -327,10 +329,15 @@ impl Behavior for Executor {
     }
 }
 
-fn known_cpus(thread: &str, list: &CpuList, nr_cpus: u32) -> Result<(), WorkloadError> {
+fn known_cpus(
+    at: impl Fn() -> SourcePlace,
+    thread: &str,
+    list: &CpuList,
+    nr_cpus: u32,
+) -> Result<(), WorkloadError> {
     match list.max() {
         cpu if cpu >= nr_cpus => {
-            Err(WorkloadError::NoSuchCpu { thread: thread.to_owned(), cpu, nr_cpus })
+            Err(WorkloadError::NoSuchCpu { at: at(), thread: thread.to_owned(), cpu, nr_cpus })
         }
         _ => Ok(()),
     }

@@ -419,7 +419,7 @@ pub fn from_toml(name: &str, text: &str) -> Result<Program, WorkloadError> {
         let start = e.span().map(|s| s.start);
         let at =
             start.map_or_else(|| SourcePlace::file(name), |s| SourcePlace::in_text(name, text, s));
-        WorkloadError::Document { at, message: unknown_op(e.message().trim_end()) }
+        WorkloadError::Document { at, message: of_ops(e.message().trim_end()) }
     })?;
     Ok(program.with_places(places::Places::of_toml(name, text)))
 }
@@ -441,10 +441,26 @@ pub fn from_json(name: &str, text: &str) -> Result<Program, WorkloadError> {
             col: clamp(e.column().max(1)),
         };
         let full = e.to_string();
-        let message = unknown_op(full.split(" at line ").next().unwrap_or(&full));
+        let message = of_ops(full.split(" at line ").next().unwrap_or(&full));
         WorkloadError::Document { at, message }
     })?;
     Ok(program.with_places(places::Places::of_json(name, text)))
+}
+
+/// Returns the parser's message, in this crate's words if it is about the form of an op.
+fn of_ops(message: &str) -> String {
+    if message.starts_with("wanted exactly 1 element") {
+        return "an op is a table with one key: write each op as a table of its own".to_owned();
+    }
+    for (variant, form) in [
+        ("struct variant Op::Loop", "loop = { times = 3, ops = [...] }"),
+        ("struct variant Op::Phase", "phase = { name = \"a\", times = 3, ops = [...] }"),
+    ] {
+        if let Some((found, _)) = message.split_once(&format!(", expected {variant}")) {
+            return format!("{found}, must be {form}");
+        }
+    }
+    unknown_op(message)
 }
 
 /// Returns the parser's message, in this crate's words if it is about an op that does not exist.

@@ -47,6 +47,10 @@ impl Reading {
             .args(args)
             .args(["--format", "json", "-j", "1", "--deadline", "60min"])
             .current_dir(root);
+        // The user's cache is for commands that need its kernel.
+        if !args.iter().any(|arg| arg == "vm") {
+            command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
+        }
         let out = command.output().unwrap();
         let said = String::from_utf8_lossy(&out.stderr);
         let runs = match serde_json::from_slice::<Value>(&out.stdout) {

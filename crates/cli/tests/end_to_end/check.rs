@@ -3,13 +3,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use scxlab_results::folder::{Folder, MANIFEST, RUNS, TASKS};
 use scxlab_results::parquet;
 use serde_json::Value;
 
-use super::scxlab;
+use super::{program, scxlab};
 
 /// Makes runs, and keeps them in a folder below `temp`.
 fn keep(temp: &Path, name: &str, scheduler: &str, extra: &[&str]) -> PathBuf {
@@ -195,7 +195,7 @@ fn a_full_disk_leaves_no_half_file() {
     let temp = tempfile::tempdir().unwrap();
     let limited = |blocks: u32, args: &[&str], folder: &Path| {
         let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
-        let mut command = Command::new("sh");
+        let mut command = program("sh");
         command.args(["-c", &script, env!("CARGO_BIN_EXE_scxlab")]).args(args);
         command.args(["-w", "sleepers,tasks=6", "-m", "4c", "--duration", "20ms", "-n", "3"]);
         command.arg("-o").arg(folder).output().unwrap()

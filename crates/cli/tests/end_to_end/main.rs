@@ -28,8 +28,15 @@ use serde_json::Value;
 const RT_APP: &str = "/usr/share/doc/rt-app/examples/browser-short.json";
 
 fn scxlab(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_scxlab"));
+    let mut command = program(env!("CARGO_BIN_EXE_scxlab"));
     command.args(args);
+    command
+}
+
+/// Returns a command that keeps nothing in the user's cache.
+fn program(name: &str) -> Command {
+    let mut command = Command::new(name);
+    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command
 }
 
@@ -141,6 +148,24 @@ fn results_fit_the_schema() {
     assert_eq!(order, [("eevdf".into(), 1), ("eevdf".into(), 2), (vtime.clone(), 1), (vtime, 2)]);
     assert!(results["runs"][0]["metrics"]["context_switches"]["value"].as_f64().unwrap() > 0.0);
     assert_eq!(results["runs"][0]["exit"]["kind"], "none");
+}
+
+/// A run has the kernel's counters of its scheduler's events. Without a scheduler there are none,
+/// and an ejection leaves what was counted, with the time in bypass mode.
+#[test]
+fn events_of_a_scheduler_are_counted() {
+    let ejected = "lapse,eject_after_ns=5000000,eject_permille=1000";
+    let args = ["run", "-s", "eevdf", "-s", "vtime", "-s", ejected, "-w", "hogs", "-m", "2c"];
+    let results = json(&[&args[..], &["--duration", "40ms"]].concat());
+    let value = |run: usize, name: &str| {
+        results["runs"][run]["metrics"][format!("scx_ev_{name}")]["value"].as_f64()
+    };
+    for name in ["dispatch_keep_last", "bypass_duration"] {
+        assert_eq!(value(0, name), None, "{name}");
+        assert!(value(1, name).is_some(), "{name}");
+    }
+    assert!(value(2, "bypass_activate") > Some(0.0), "{:?}", value(2, "bypass_activate"));
+    assert_eq!(value(1, "sub_rescue"), None, "sub-schedulers are not modelled");
 }
 
 /// Ejected runs, tasks that never ran and an absent frontend are marked in the JSON results.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{check_schema, scxlab, trace};
+use super::{check_schema, program, scxlab, trace};
 
 /// A command with three runs, one after the other, each of a day of virtual time.
 const ENDLESS: [&str; 15] = [
@@ -164,7 +164,7 @@ fn a_full_disk_is_named_and_a_device_stays_one() {
 fn address_space_is_what_the_run_needs() {
     let under = |kib: u32, args: &str| {
         let script = format!("ulimit -v {kib}; exec \"$0\" {args}");
-        let out = Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_scxlab")]).output();
+        let out = program("sh").args(["-c", &script, env!("CARGO_BIN_EXE_scxlab")]).output();
         let out = out.unwrap();
         (out.status.code(), String::from_utf8(out.stderr).unwrap())
     };
@@ -278,7 +278,7 @@ fn a_full_disk_leaves_no_half_files() {
 fn full_disk(folder: &Path, blocks: Option<usize>) -> (Option<String>, Vec<(String, Vec<u8>)>) {
     let limit = blocks.map_or("unlimited".to_owned(), |n| n.to_string());
     let script = "trap '' XFSZ; ulimit -f $0; exec \"$@\"";
-    let mut command = Command::new("sh");
+    let mut command = program("sh");
     command.args(["-c", script, &limit, env!("CARGO_BIN_EXE_scxlab")]);
     command.args(["run", "-s", "vtime", "-w", "hogs,tasks=2", "-m", "2c", "--duration", "50ms"]);
     fs::create_dir(folder).unwrap();

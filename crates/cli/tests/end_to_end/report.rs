@@ -4,13 +4,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use scxlab_results::folder::{MANIFEST, RUNS, TASKS};
 use scxlab_results::parquet;
 use serde_json::Value;
 
-use super::scxlab;
+use super::{program, scxlab};
 
 const RESULTS: &str = "results.json";
 
@@ -175,7 +175,7 @@ fn ejected_and_empty_runs_are_said() {
     assert!(!lanes.is_empty() && failure["moments"]["end"] == failure["at"], "{failure}");
     let again = failure["again"].as_str().unwrap().strip_prefix("scxlab ").unwrap();
     let command = format!("'{}' {again} --format json", env!("CARGO_BIN_EXE_scxlab"));
-    let out = Command::new("sh").arg("-c").arg(command).output().unwrap();
+    let out = program("sh").arg("-c").arg(command).output().unwrap();
     let run: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(run["runs"][0]["exit"]["at_ns"], failure["at"]);
     // No run at all.

@@ -5,11 +5,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::Value;
 
-use super::{json, root, scxlab, text};
+use super::{json, program, root, scxlab, text};
 
 /// Clients and workers in a cgroup, and hogs.
 const WORK: &str = "
@@ -80,7 +79,7 @@ fn shrinks(folder: &Path, ejection: &Ejection<'_>) -> u64 {
     assert!(cpus <= 2, "{said}");
     let again = said.lines().last().unwrap().strip_prefix("scxlab ").unwrap();
     let command = format!("'{}' {again} --format json", env!("CARGO_BIN_EXE_scxlab"));
-    let out = Command::new("sh").arg("-c").arg(command).output().unwrap();
+    let out = program("sh").arg("-c").arg(command).output().unwrap();
     let run: Value = serde_json::from_slice(&out.stdout).unwrap();
     let exit = &run["runs"][0]["exit"];
     let message = exit["message"].as_str().unwrap().replace('\n', " ");

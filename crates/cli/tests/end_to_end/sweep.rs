@@ -76,7 +76,7 @@ fn a_sweep_has_a_row_for_each_cell() {
     let folder = folder_with(SWEEP);
     let (code, text) = sweep(folder.path(), &[]);
     assert_eq!(code, 0, "{text}");
-    assert!(text.contains("36 of 36 cells are finished\n  0 were there, 36 were run"), "{text}");
+    assert!(text.contains("36 of 36 cells finished\n  0 were there, 36 were run"), "{text}");
     let table = parquet::read(&results(folder.path())).unwrap();
     assert_eq!(table.rows(), CELLS);
     let Some(Values::Int(slices)) = table.column("knob.slice_ns") else { panic!("no slices") };
@@ -243,4 +243,29 @@ fn a_folder_of_other_things_is_refused() {
     let (code, said) = sweep(folder.path(), &["-o", "."]);
     assert_eq!(code, 3, "{said}");
     assert!(said.contains("s.toml") && said.contains("empty or a new folder"), "{said}");
+}
+
+/// Paths in a sweep's file are relative to its folder, and else to the current folder.
+#[test]
+fn files_are_looked_up_beside_the_sweep() {
+    let folder = tempfile::tempdir().unwrap();
+    let beside = folder.path().join("sweeps");
+    fs::create_dir(&beside).unwrap();
+    let workload = |tasks: u32| {
+        format!("[[thread]]\nname = 'w'\ninstances = {tasks}\nops = [{{ compute = '1ms' }}]\n")
+    };
+    let file = "machines = ['2c']\nseeds = 1\n[[scheduler]]\nname = 'eevdf'\n\
+                [[workload]]\nname = 'w.toml'\n";
+    fs::write(beside.join("s.toml"), file).unwrap();
+    let run = || {
+        let out = scxlab(&["sweep", "sweeps/s.toml"]).current_dir(&folder).output().unwrap();
+        (out.status.code(), String::from_utf8(out.stderr).unwrap())
+    };
+    let (code, said) = run();
+    let expected = "sweeps/s.toml: w.toml: no such file in sweeps or in the current folder";
+    assert!(code == Some(3) && said.contains(expected), "{code:?} {said}");
+    fs::write(folder.path().join("w.toml"), "no workload").unwrap();
+    assert_eq!(run().0, Some(3), "the file of the current folder is read, and is wrong");
+    fs::write(beside.join("w.toml"), workload(3)).unwrap();
+    assert_eq!(run(), (Some(0), String::new()));
 }

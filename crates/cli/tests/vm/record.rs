@@ -316,7 +316,7 @@ echo "a buffer too small: $?"
     );
     for line in [
         "a small buffer: 0",
-        "events are lost, because the buffer was full",
+        "lost, because the buffer was full",
         "next: scxlab advise -w /cgroup.pftrace -m /cgroup.pftrace",
         "a cgroup: 0",
         "a process: 0",
@@ -344,7 +344,7 @@ echo "a buffer too small: $?"
     }
     let lost = recording(&done, "/lost.pftrace");
     assert!(lost.lost > 0, "{done}");
-    done.says(&format!("warning: {} events are lost", lost.lost));
+    done.says(&format!("warning: {} events lost", lost.lost));
 
     // Only the workload's tasks have attributes and calls. All have switches.
     let inside = recording(&done, "/cgroup.pftrace");

@@ -12,6 +12,7 @@ use super::format::{ABSENT, Scale};
 use crate::results::Manifest;
 use crate::run::{NeverRan, Run};
 use crate::story::Story;
+use scxlab_machine::plural;
 
 /// Mark behind the name of a scheduler of which some part did not run.
 const MARK: &str = "*";
@@ -105,7 +106,7 @@ fn starved(group: &[Run]) -> String {
     let text = format!("{count} of {}", worst.tasks.len());
     match group.iter().all(|run| run.never_ran.len() == count) {
         true => text,
-        false => format!("up to {text}, in {with} of {} runs", group.len()),
+        false => format!("up to {text}, in {with} of {}", plural(group.len(), "run")),
     }
 }
 
@@ -183,7 +184,8 @@ fn failures(name: &str, run: &Run, story: &[String]) -> Vec<String> {
     if !run.never_ran.is_empty() {
         let (count, of) = (run.never_ran.len(), run.tasks.len());
         lines.push(format!(
-            "{name}, seed {seed}: {count} of {of} tasks never ran: {}",
+            "{name}, seed {seed}: {count} of {} never ran: {}",
+            plural(of, "task"),
             tasks(&run.never_ran)
         ));
     }

@@ -235,6 +235,20 @@ impl ThreadReport {
         worst
     }
 
+    /// Returns the cells that disagree by explanation, the one of the worst cell first.
+    pub fn worst_by_cause(&self) -> Vec<(&str, Vec<&CellReport>)> {
+        let mut by_cause: Vec<(&str, Vec<&CellReport>)> = Vec::new();
+        for cell in self.worst() {
+            let cause = cell.cause.as_deref().or(cell.why.as_deref());
+            let cause = cause.unwrap_or("The cause is not known.");
+            match by_cause.iter_mut().find(|(known, _)| *known == cause) {
+                Some((_, cells)) => cells.push(cell),
+                None => by_cause.push((cause, vec![cell])),
+            }
+        }
+        by_cause
+    }
+
     pub fn score_of(&self, table: &str) -> Option<&Score> {
         self.scores.iter().find(|score| score.table == table)
     }

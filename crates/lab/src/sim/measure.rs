@@ -10,6 +10,7 @@ use scxlab_bpf::vm::Instance;
 use scxlab_kernel::cgroup::Cgroup;
 use scxlab_kernel::cpu::CpuTime;
 use scxlab_kernel::ext::op::Op;
+use scxlab_kernel::ext::stats::Ev;
 use scxlab_kernel::ext::tracing::runs_tracing;
 use scxlab_kernel::kernel::{Kernel, Stop};
 use scxlab_kernel::metrics::{TaskReport, TimeHistogram, quantile};
@@ -197,6 +198,7 @@ fn metrics(k: &Kernel, unit: &str, executor: &Executor) -> MetricTable {
     memory(&mut t, k);
     measure_guests::metrics(&mut t, k);
     op_costs(&mut t, k);
+    scx_events(&mut t, k);
     t.count(&metric::EVENTS, m.events);
     t.count(&metric::BPF_INSTRUCTIONS, k.vm.executed);
     t
@@ -241,6 +243,23 @@ fn op_costs(t: &mut MetricTable, k: &Kernel) {
             t.count_part(&metric::OP_CALLS, op.name(), cost.calls);
             t.put_part(&metric::OP_MEAN, op.name(), mean(cost.ns));
             t.put_part(&metric::OP_INSNS, op.name(), mean(cost.insns));
+        }
+    }
+}
+
+/// Adds the counters of the last scheduler's events. Those of sub-schedulers, which are not
+/// modelled, are absent.
+fn scx_events(t: &mut MetricTable, k: &Kernel) {
+    let stats = match &k.ext.root {
+        Some(scheduler) => scheduler.events,
+        None if k.ext.exits.is_empty() => return,
+        None => k.ext.last_events,
+    };
+    for (name, count) in Ev::NAMES.iter().zip(*stats.all()) {
+        match *name {
+            "bypass_duration" => t.count(&metric::SCX_EV_BYPASS_DURATION, count),
+            name if name.starts_with("sub_") => {}
+            name => t.count_part(&metric::SCX_EV, name, count),
         }
     }
 }

@@ -10,9 +10,9 @@ use super::externs::ExternBinding;
 use super::globals::Globals;
 use crate::btf::special::{BtfSpecialField, BtfSpecialKind, KptrTag};
 use crate::btf::{Btf, BtfKind, TypeId};
-use crate::object::{MapSpec, Object, SectionKind};
+use crate::object::{MapSpec, Object, SectionKind, map_type_name};
 use scxlab_bpf::errno::EINVAL;
-use scxlab_bpf::map::{self, MapDef, MapError, MapId, map_flag, map_type};
+use scxlab_bpf::map::{self, MapDef, MapError, MapId, is_modelled, map_flag, map_type};
 use scxlab_bpf::mem::PAGE;
 use scxlab_bpf::vm::{InstanceId, KptrKind, Vm};
 
@@ -38,7 +38,7 @@ pub fn create_maps(
         if let Some(entries) = entries {
             def.max_entries = capacity(spec.map_type, *entries, vm.nr_cpus);
         }
-        ids.push(vm.create_map(instance, &def)?);
+        ids.push(vm.create_map(instance, &def).map_err(|error| with_type(error, spec))?);
     }
     for (spec, outer) in object.maps.iter().zip(&ids) {
         for (slot, inner) in &spec.init_slots {
@@ -49,6 +49,15 @@ pub fn create_maps(
         }
     }
     Ok(ids)
+}
+
+/// Names the type of a map whose type is not modelled.
+fn with_type(error: MapError, spec: &MapSpec) -> MapError {
+    if is_modelled(spec.map_type) {
+        return error;
+    }
+    let why = format!("maps of the type {} are not modelled", map_type_name(spec.map_type));
+    MapError { why, ..error }
 }
 
 /// Translates a map's definition. The target's types decide the kind of its kptrs.

@@ -4,6 +4,7 @@
 use scxlab_lab::report::change_text;
 use scxlab_lab::report::document::{Align, Cell as Shown, Document, Mark, Table};
 use scxlab_lab::report::format::Scale;
+use scxlab_machine::plural;
 
 use super::{Finding, Outcome, Report, Verdict};
 use crate::gate::Limit;
@@ -49,10 +50,10 @@ pub fn summary(report: &Report) -> String {
         lost => format!("{lost} runs or metrics lost, "),
     };
     format!(
-        "{word}: {lost}{} of {} metrics, {} pairs of runs",
+        "{word}: {lost}{} of {}, {} of runs",
         counts.join(", "),
-        report.findings.len(),
-        report.pairs
+        plural(report.findings.len(), "metric"),
+        plural(report.pairs, "pair")
     )
 }
 

@@ -22,8 +22,6 @@ use crate::call::Call;
 use crate::event::{Event, EventKind, PrevState};
 use crate::names::{Names, TaskName};
 
-/// The kernel's name for a task whose name is not known.
-const UNKNOWN_COMM: &str = "<...>";
 /// The kernel's priority of nice 0.
 const DEFAULT_PRIO: i32 = 120;
 
@@ -378,7 +376,8 @@ impl Tasks {
         let name = TaskName {
             pid: *tid,
             tgid: tgid.unwrap_or(*tid),
-            comm: comm.as_deref().unwrap_or(UNKNOWN_COMM).to_owned(),
+            // As perf names a task whose name it does not know.
+            comm: comm.as_deref().map_or_else(|| format!(":{tid}"), str::to_owned),
             prio: prio.unwrap_or(DEFAULT_PRIO),
         };
         self.names.set_task(task, name);

@@ -19,7 +19,7 @@ use super::{ExecConfig, Executor, known_cpus};
 use crate::compile::NodeInfo;
 use crate::error::WorkloadError;
 use crate::program::guest::SpinLockKind;
-use crate::program::{GuestDef, Program};
+use crate::program::{GuestDef, Part, Program};
 
 /// Returns the behaviour of a program's tasks on a machine.
 pub fn behavior(
@@ -29,6 +29,11 @@ pub fn behavior(
 ) -> Result<Box<dyn Behavior>, WorkloadError> {
     if program.guests.is_empty() {
         return Ok(Box::new(Executor::new(program, config)?));
+    }
+    for (number, guest) in program.guests.iter().enumerate() {
+        let at = || program.place(Part::Entry("guest", number));
+        let mut lists = guest.cpus.iter();
+        lists.try_for_each(|list| known_cpus(at, &guest.name, list, config.nr_cpus))?;
     }
     let made = program.guest_instances().zip(0..).map(|((def, instance), number)| {
         let failed = |error| WorkloadError::InGuest {
@@ -87,9 +92,6 @@ fn guest(
 ) -> Result<(Guest, CgroupPaths), WorkloadError> {
     let name = def.instance_name(instance);
     let nr_cpus = config.nr_cpus;
-    if let Some(cpus) = &def.cpus {
-        known_cpus(&name, cpus, nr_cpus)?;
-    }
     let all: Vec<CpuId> = match &def.cpus {
         Some(list) => list.iter().map(CpuId).collect(),
         None => (0..nr_cpus).map(CpuId).collect(),

@@ -454,7 +454,10 @@ fn a_refused_fork_is_recorded_and_a_missing_cpu_is_an_error() {
     let program = from_toml("t", text).unwrap();
     let config = ExecConfig { nr_cpus: 4, ..ExecConfig::default() };
     let error = Executor::new(&program, config).err().unwrap();
-    assert_eq!(error.to_string(), "thread \"a\" names CPU 7, but the machine has 4 CPUs (0 to 3)");
+    assert_eq!(
+        error.to_string(),
+        "t:1:1: thread \"a\" names CPU 7, but the machine has 4 CPUs (0 to 3)"
+    );
     let config = ExecConfig { nr_cpus: 8, ..ExecConfig::default() };
     let mut executor = Executor::new(&program, config).unwrap();
     let mut mock = Mock::new(8, 1);

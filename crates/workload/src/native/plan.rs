@@ -18,8 +18,8 @@ use super::report::Calibration;
 use super::sys::{self, Mask};
 use crate::compile::insn::{Insn, ObjectKind, ObjectRef, Xattr};
 use crate::compile::{self, Compiled};
-use crate::error::WorkloadError;
-use crate::program::{CpuList, PipeDef, PipeKind, Program, Sharing, names};
+use crate::error::{SourcePlace, WorkloadError};
+use crate::program::{CpuList, Part, PipeDef, PipeKind, Program, Sharing, names};
 
 /// Number of instances of a forked thread template, beyond its instances at the start, for which
 /// the run prepares object names with `{i}`.
@@ -437,23 +437,32 @@ fn barrier_of(insn: &Insn) -> Option<(ObjectKind, ObjectRef)> {
 /// Checks that every CPU that the program names is one that the run may use.
 fn known_cpus(program: &Program, compiled: &Compiled, cpus: &[u32]) -> Result<(), WorkloadError> {
     let nr_cpus = cpus.iter().max().map_or(0, |max| max + 1);
-    let check = |who: &str, list: &CpuList| match list.iter().find(|c| !cpus.contains(c)) {
+    let check = |at: SourcePlace, who: &str, list: &CpuList| match list
+        .iter()
+        .find(|c| !cpus.contains(c))
+    {
         None => Ok(()),
         Some(cpu) if cpu >= nr_cpus => {
-            Err(WorkloadError::NoSuchCpu { thread: who.to_owned(), cpu, nr_cpus })
+            Err(WorkloadError::NoSuchCpu { at, thread: who.to_owned(), cpu, nr_cpus })
         }
         Some(cpu) => Err(WorkloadError::Invalid {
-            at: crate::error::SourcePlace::file(&program.name),
+            at,
             problem: format!("thread \"{who}\" names CPU {cpu}, which this run may not use"),
         }),
     };
-    for thread in &program.threads {
-        thread.cpus.iter().try_for_each(|list| check(&thread.name, list))?;
+    let place = |key: &'static str, number: usize| program.place(Part::Entry(key, number));
+    for (number, thread) in program.threads.iter().enumerate() {
+        thread
+            .cpus
+            .iter()
+            .try_for_each(|list| check(place("thread", number), &thread.name, list))?;
     }
-    for guest in &program.guests {
-        guest.cpus.iter().try_for_each(|list| check(&guest.name, list))?;
+    for (number, guest) in program.guests.iter().enumerate() {
+        guest.cpus.iter().try_for_each(|list| check(place("guest", number), &guest.name, list))?;
     }
-    compiled.tables.affinities.iter().try_for_each(|list| check(&program.name, list))
+    let whole = || SourcePlace::file(&program.name);
+    let mut affinities = compiled.tables.affinities.iter();
+    affinities.try_for_each(|list| check(whole(), &program.name, list))
 }
 
 #[cfg(test)]

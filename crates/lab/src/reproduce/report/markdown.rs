@@ -81,16 +81,7 @@ fn one(text: &mut String, thread: &ThreadReport) {
 }
 
 fn disagreements(text: &mut String, thread: &ThreadReport) {
-    // Cells with one cause stand in one line.
-    let mut by_cause: Vec<(&str, Vec<&CellReport>)> = Vec::new();
-    for cell in thread.worst() {
-        let cause = cell.cause.as_deref().or(cell.why.as_deref());
-        let cause = cause.unwrap_or("The cause is not known.");
-        match by_cause.iter_mut().find(|(known, _)| *known == cause) {
-            Some((_, cells)) => cells.push(cell),
-            None => by_cause.push((cause, vec![cell])),
-        }
-    }
+    let by_cause = thread.worst_by_cause();
     if by_cause.is_empty() {
         return;
     }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::{CellReport, SCORE_HEADINGS, ThreadReport, Verdict, columns, percent, score_columns};
 use crate::report::document::{Align, Cell, Document, Mark, Table};
+use scxlab_machine::plural;
 
 /// Number of the worst cells that are listed.
 const WORST: usize = 12;
@@ -16,9 +17,9 @@ pub fn document(threads: &[ThreadReport]) -> Document {
         document.push_text(format!("{} ({}): {}\n", thread.thread, thread.date, thread.title));
         let machine = thread.machine.as_ref().map(|machine| format!("on {machine}, "));
         document.push_text(format!(
-            "{}{} runs a setup\n",
+            "{}{} a setup\n",
             machine.unwrap_or_default(),
-            thread.runs
+            plural(thread.runs, "run")
         ));
         for (id, (title, unit)) in &thread.tables {
             let cells: Vec<&CellReport> = thread.cells.iter().filter(|c| c.table == *id).collect();
@@ -73,28 +74,38 @@ fn row(cell: &CellReport) -> Vec<Cell> {
     row
 }
 
+/// Lists the worst cells below the explanation that they have in common.
 fn worst(thread: &ThreadReport) -> String {
-    let worst = thread.worst();
-    if worst.is_empty() {
+    let by_cause = thread.worst_by_cause();
+    if by_cause.is_empty() {
         return String::new();
     }
     let mut text = "Worst cells:\n".to_owned();
-    for cell in worst.iter().take(WORST) {
-        let keys: Vec<String> = cell.keys.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        let change = |change: Option<f64>| change.map_or("-".to_owned(), percent);
-        let _ = writeln!(
-            text,
-            "  {} {} {}: published {}, predicted {}. {}",
-            cell.table,
-            keys.join(" "),
-            cell.column,
-            change(cell.published_change),
-            change(cell.predicted_change),
-            cell.cause.as_deref().or(cell.why.as_deref()).unwrap_or("The cause is not known."),
-        );
+    let mut left = WORST;
+    for (cause, cells) in &by_cause {
+        let listed = &cells[..cells.len().min(left)];
+        if listed.is_empty() {
+            break;
+        }
+        left -= listed.len();
+        let _ = writeln!(text, "  {cause}");
+        for cell in listed {
+            let keys: Vec<String> = cell.keys.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            let change = |change: Option<f64>| change.map_or("-".to_owned(), percent);
+            let _ = writeln!(
+                text,
+                "    {} {} {}: published {}, predicted {}",
+                cell.table,
+                keys.join(" "),
+                cell.column,
+                change(cell.published_change),
+                change(cell.predicted_change),
+            );
+        }
     }
-    if worst.len() > WORST {
-        let _ = writeln!(text, "  and {} more (--format json has all)", worst.len() - WORST);
+    let all: usize = by_cause.iter().map(|(_, cells)| cells.len()).sum();
+    if all > WORST {
+        let _ = writeln!(text, "  and {} more (--format json has all)", all - WORST);
     }
     text.push('\n');
     text

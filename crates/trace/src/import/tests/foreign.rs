@@ -164,7 +164,7 @@ fn processes_follow_from_lists_and_forks() {
     let (seen, imported) = read(&file(packets));
     let names: Vec<_> = seen.iter().flat_map(|seen| &seen.names).collect();
     let names: Vec<_> = names.iter().map(|name| (name.pid, name.tgid, &*name.comm)).collect();
-    assert_eq!(names, [(12, 10, "new12"), (13, 13, "new13"), (99, 99, "<...>")]);
+    assert_eq!(names, [(12, 10, "new12"), (13, 13, "new13"), (99, 99, ":99")]);
     assert_eq!((imported.events.forks, imported.without_process), (2, 1));
 }
 

@@ -38,6 +38,7 @@ pub fn who(text: &str, prefix: &str, comms: &mut Comms) -> Option<Who> {
     // The first `comm=` is the kernel's, and a task's name may hold a second.
     let first = text.find(&format!("{comm}=")).map(|at| &text[at + comm.len() + 1..]);
     let name = first.and_then(|text| Some(&text[..text.rfind(&format!(" {pid}="))?]));
+    let name = name.filter(|name| !name.is_empty());
     let tid = numeric(text, &pid)?;
     let prio = value(text, &prio).and_then(|prio| prio.parse().ok());
     Some(Who { tid, comm: name.map(|name| comms.get(name)), prio })
@@ -47,7 +48,8 @@ pub fn who(text: &str, prefix: &str, comms: &mut Comms) -> Option<Who> {
 pub fn short_who(text: &str, comms: &mut Comms) -> Option<Who> {
     let (task, prio) = text.trim().strip_suffix(']')?.rsplit_once(" [")?;
     let (comm, tid) = task.rsplit_once(':')?;
-    Some(Who { tid: number(tid)?, comm: Some(comms.get(comm)), prio: prio.parse().ok() })
+    let name = Some(comm).filter(|name| !name.is_empty());
+    Some(Who { tid: number(tid)?, comm: name.map(|name| comms.get(name)), prio: prio.parse().ok() })
 }
 
 /// Reads the state of a task that left its CPU: letters of the kernel's `TASK_STATE_TO_CHAR_STR`,

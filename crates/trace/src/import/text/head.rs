@@ -59,14 +59,19 @@ fn read_parts<'a>(task: &'a str, cpu: &str, behind: &'a str) -> Option<(Head<'a>
     };
     let (form, comm, tid, tgid) = read_task(task.trim())?;
     let interrupt = flags.map(|flags| flags.contains(['h', 'H', 's', 'z', 'Z']));
-    let comm = Some(comm).filter(|comm| !matches!(*comm, "<...>" | "<idle>" | ":-1" | ""));
+    // perf prints `:TID` for a thread whose name it does not know.
+    let is_id = |comm: &str| comm.strip_prefix(':').and_then(number::<u32>).is_some();
+    let is_name = |comm: &&str| !matches!(*comm, "<...>" | "<idle>" | ":-1" | "") && !is_id(comm);
+    let comm = Some(comm).filter(is_name);
     Some((Head { form, comm, tid, tgid, cpu, interrupt, time }, read_event(rest)?))
 }
 
 /// Reads the running task: form, name, thread id, process.
 fn read_task(text: &str) -> Option<(Form, &str, Option<u32>, Option<u32>)> {
-    // perf: the last word is `PID`, `PID/TID` or -1.
-    if let Some((comm, ids)) = text.rsplit_once(char::is_whitespace) {
+    // perf: the last word is `PID`, `PID/TID` or -1, and the only one if the name is empty.
+    let words = text.rsplit_once(char::is_whitespace);
+    let is_unnamed = text.split('/').all(|id| number::<u32>(id).is_some());
+    if let Some((comm, ids)) = words.or(is_unnamed.then_some(("", text))) {
         let comm = comm.trim_end();
         match ids.split_once('/') {
             _ if ids == "-1" => return Some((Form::Perf, comm, None, None)),

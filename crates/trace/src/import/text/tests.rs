@@ -111,6 +111,23 @@ fn trace_cmd_is_read_with_its_short_form() {
     assert_eq!((imported.format, imported.unknown.count), (Format::TraceCmd, 0));
 }
 
+/// A thread without a name, or whose name perf does not know, keeps its thread id.
+#[test]
+fn a_thread_without_a_name_is_kept() {
+    let (events, imported) = read(
+        "                   100 [000] 1.000000: sched:sched_switch: prev_comm= prev_pid=100 \
+         prev_prio=120 prev_state=S ==> next_comm=b next_pid=101 next_prio=120\n\
+         \x20           :101   101 [000] 1.000001: sched:sched_switch: b:101 [120] S ==> :100 [120]\n\
+         \x20               100/100 [000] 1.000002: sched:sched_switch: :100 [120] S ==> b:101 [120]\n",
+    );
+    let expected = [
+        "0 0 :100:100 Sleeping > b:101",
+        "1000 0 b:101 Sleeping > :100:100",
+        "2000 0 :100:100 Sleeping > b:101",
+    ];
+    assert_eq!((events, imported.events.switches), (expected.map(str::to_owned).to_vec(), 3));
+}
+
 /// A name with all that separates fields in it must not become another field.
 #[test]
 fn names_cannot_forge_fields() {

@@ -88,3 +88,18 @@ fn an_unknown_op_is_refused_with_a_list_of_all() {
         assert_eq!(got.unwrap_err().to_string(), format!("{place}: {expected}"));
     }
 }
+
+/// Ops of a wrong form are told with the right one.
+#[test]
+fn the_form_of_an_op_is_told() {
+    for (ops, expected) in [
+        ("{ loop = 3 }", "must be loop = { times = 3, ops = [...] }"),
+        ("{ loop = [] }", "must be loop = { times = 3, ops = [...] }"),
+        ("{ phase = 3 }", "must be phase = { name = \"a\", times = 3, ops = [...] }"),
+        ("{ compute = '1ms', sleep = '1ms' }", "an op is a table with one key"),
+    ] {
+        let text = format!("[[thread]]\nname = 'a'\nops = [{ops}]\n");
+        let error = from_toml("a.toml", &text).unwrap_err().to_string();
+        assert!(error.starts_with("a.toml:3:") && error.contains(expected), "{error}");
+    }
+}
