@@ -145,6 +145,25 @@ fn an_ejected_candidate_is_never_recommended() {
     assert!(text.contains("ejected: error"), "{text}");
 }
 
+/// `lapse` that keeps the editor waiting from its first sleep on has more time for the hogs.
+#[test]
+fn who_starves_a_task_is_never_recommended() {
+    let ask = |candidate: &str| {
+        let question = question(CROWD, "2c").goal("max:throughput").among(&[candidate]);
+        let advice = question.ask().unwrap();
+        let text = question.text(&advice);
+        (advice, text)
+    };
+    let (advice, text) = ask("lapse,starve=101,woken=1");
+    assert_eq!(chosen(&advice), "eevdf", "{text}");
+    assert!(
+        matches!(&advice.candidates[0].place, Place::Failed { why } if why.contains("task editor ran for")),
+        "{text}"
+    );
+    let (advice, text) = ask("lapse");
+    assert!(!matches!(advice.candidates[0].place, Place::Failed { .. }), "{text}");
+}
+
 /// The answer depends on the number of rounds, and not on the number of threads.
 #[test]
 fn equal_rounds_give_equal_advice() {
