@@ -2,6 +2,7 @@
 //! `fair,numa=preferred`: each task goes to the node of its memory and stays there, as far as work
 //! is conserved.
 
+use scxlab_kernel::Kernel;
 use scxlab_kernel::numa::NumaBalancing;
 use scxlab_testkit::checks;
 use scxlab_testkit::shipped::scheduled;
@@ -9,7 +10,6 @@ use scxlab_testkit::state::stat;
 
 use super::settle::{MS, SECOND, node_of, watch, work};
 use crate::{hogs, places, set_memory, settlers, with_memory};
-use scxlab_kernel::Kernel;
 
 /// Longest time for which a CPU may be idle beside a waiting task, as with consolidation:
 /// `numa_settle_ns` and four ticks.
