@@ -160,10 +160,13 @@ fn four_processes() -> String {
     (0..4).map(process).collect()
 }
 
-/// Each process has its pages on one node within half a minute, in the simulator and on a real
-/// kernel, by about as many migrated pages. Few tasks change nodes, so the pages move. The kernel
-/// may move one process to its pages instead, as it did in one run of twelve, and the pages of one
-/// process may still be on their way at the end, as they were in another.
+/// The processes come to their memory within half a minute, in the simulator and on a real kernel,
+/// by about as many migrated pages. Few tasks change nodes, so the pages move.
+///
+/// In the simulation all pages end where the threads began. The kernel sometimes moves a process to
+/// its pages instead, and in three of nine runs (four of them 45 s or 60 s long) pages of one or
+/// two processes were on their way between the nodes at the end: each process then had between 50
+/// and 85 % of its pages on one node, and all processes together between 83 and 88 %.
 #[test]
 fn four_processes_come_to_their_memory() {
     let Some(bench) = Bench::new() else { return };
@@ -173,26 +176,29 @@ fn four_processes_come_to_their_memory() {
     let simulated = [&["run", "--format", "json"][..], &args].concat();
     let simulated = bench.output(&mut scxlab(&simulated));
     let real = bench.run(&args);
+    let all = 4.0 * 8192.0;
     let seen = |run: &Value| {
         let rows = pages(run);
-        let together = |i: usize| rows[i].1.iter().max().copied().unwrap_or_default();
-        let moved = (0..4).filter(|&i| together(i) == rows[i].1[i % 2]).count();
-        let total: u64 = rows.iter().flat_map(|(_, pages)| pages).sum();
-        assert_eq!(total, 4 * 8192);
+        let sum = |of: &dyn Fn(usize, &[u64]) -> u64| {
+            rows.iter().enumerate().map(|(i, (_, pages))| of(i, pages)).sum::<u64>() as f64
+        };
+        assert_eq!(sum(&|_, pages| pages.iter().sum()), all);
+        let together = sum(&|_, pages| pages.iter().max().copied().unwrap_or_default());
+        let moved = sum(&|i, pages| pages[i % 2]);
         let count = |name: &str| metric(run, name);
         let crossed = count("migrations_node") / count("migrations");
-        let apart = (0..4).filter(|&i| together(i) < 8192 * 9 / 10).count();
-        (apart, moved, count("numa_pages_migrated"), crossed)
+        (together / all, moved / all, count("numa_pages_migrated") / all, crossed)
     };
     let (simulated, real) = (seen(&simulated.runs()[0]), seen(&real.runs()[0]));
+    let both = format!("sim {simulated:?}, vm {real:?}");
     println!(
-        "processes apart, processes whose pages moved, pages migrated, part of migrations between \
-         nodes: sim {simulated:?}, vm {real:?}"
+        "parts of all pages: on their process's node, on the node where its threads began, \
+         migrated; part of migrations between nodes: {both}"
     );
-    assert!(simulated.0 == 0 && real.0 <= 1, "{simulated:?} {real:?}");
-    for (_, moved, migrated, crossed) in [simulated, real] {
-        assert!(moved >= 3 && migrated >= 3.0 * 8192.0 * 0.9, "{simulated:?} {real:?}");
-        assert!(crossed < 0.2, "{simulated:?} {real:?}");
+    assert_eq!((simulated.0, simulated.1), (1.0, 1.0), "{both}");
+    assert!(real.0 >= 0.75 && real.1 >= 0.6, "{both}");
+    for (_, _, migrated, crossed) in [simulated, real] {
+        assert!(migrated >= 0.65 && crossed < 0.2, "{both}");
     }
-    assert!(real.2 <= 3.0 * simulated.2 && simulated.2 <= 3.0 * real.2, "{simulated:?} {real:?}");
+    assert!(real.2 <= 3.0 * simulated.2 && simulated.2 <= 3.0 * real.2, "{both}");
 }
