@@ -98,6 +98,15 @@ impl Memory {
         self.check(addr, len, access).is_ok()
     }
 
+    /// Returns whether a range lies on pages of kernel structures, where a program may store only
+    /// if the host agrees.
+    pub(crate) fn is_kernel(&self, addr: u64, len: u64) -> bool {
+        let off = addr.wrapping_sub(GUEST_BASE);
+        self.in_range(off, len)
+            && (off >> PAGE_SHIFT..(off + len).div_ceil(PAGE))
+                .all(|page| self.perm_byte(page) & (ASK | STORE) == ASK)
+    }
+
     /// Copies within guest memory, checked like a load and a store. The ranges may overlap.
     pub fn copy(&mut self, dst: u64, src: u64, len: u64) -> Result<(), MemFault> {
         let from = self.check(src, len, Access::Load)?;
@@ -259,20 +268,5 @@ impl Memory {
         }
         // SAFETY: off + len is inside the mapping, which is page-aligned like GUEST_BASE.
         unsafe { self.base.add(off as usize).cast::<T>() }
-    }
-
-    /// Performs a guest store to kernel memory that the host has agreed to, without asking the host
-    /// again.
-    pub(crate) fn write_agreed(&mut self, addr: u64, bytes: &[u8]) -> Result<(), MemFault> {
-        let off = addr.wrapping_sub(GUEST_BASE);
-        let len = bytes.len() as u64;
-        let pages = off >> PAGE_SHIFT..off.saturating_add(len).div_ceil(PAGE);
-        let ok = self.in_range(off, len)
-            && pages.into_iter().all(|page| self.perm_byte(page) & (ASK | STORE) != 0);
-        if !ok {
-            return Err(self.fault(addr, bytes.len() as u32, Access::Store));
-        }
-        self.host_slice_mut::<u8>(addr, bytes.len()).copy_from_slice(bytes);
-        Ok(())
     }
 }

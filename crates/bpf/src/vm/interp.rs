@@ -18,7 +18,7 @@
 use super::report::place;
 use super::run::missing;
 use super::{CallSite, FuncId, Host, Image, InstanceId};
-use crate::fault::{Fault, FaultKind, MemFaultReason};
+use crate::fault::{Access, Fault, FaultKind};
 use crate::insn::uses::{RegSet, taken};
 use crate::insn::{Insn, Op, func_of_addr};
 use crate::kfunc::{self, KfuncId};
@@ -573,6 +573,15 @@ pub(crate) fn store_slow<H: Host>(
 ) -> Result<(), Fault> {
     let addr = arena_low(addr, arena_base);
     let bytes = &value.to_le_bytes()[..size as usize];
+    if h.vm().mem.is_kernel(addr, size.into()) {
+        let agreed = h.store_to_kernel(addr, size);
+        let mem = &mut h.vm().mem;
+        if !agreed {
+            return Err(mem.fault(addr, size, Access::Store).into());
+        }
+        mem.host_slice_mut::<u8>(addr, bytes.len()).copy_from_slice(bytes);
+        return Ok(());
+    }
     let mem = &mut h.vm().mem;
     let fault = match mem.bytes_mut(addr, size.into()) {
         Ok(to) => {
@@ -581,14 +590,11 @@ pub(crate) fn store_slow<H: Host>(
         }
         Err(fault) => fault,
     };
-    if mem.arena_at(addr).is_some() {
-        mem.arena_stores_dropped += 1;
-        return Ok(());
-    }
-    if fault.why != MemFaultReason::KernelField || !h.store_to_kernel(addr, size) {
+    if mem.arena_at(addr).is_none() {
         return Err(fault.into());
     }
-    Ok(h.vm().mem.write_agreed(addr, bytes)?)
+    mem.arena_stores_dropped += 1;
+    Ok(())
 }
 
 /// Returns the full address for the lower half of an arena pointer. Programs with an arena may use
