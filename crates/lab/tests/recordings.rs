@@ -8,6 +8,8 @@ mod scaled;
 mod servers;
 #[path = "recordings/text.rs"]
 mod text;
+#[path = "recordings/turns.rs"]
+mod turns;
 #[path = "recordings/workloads.rs"]
 mod workloads;
 

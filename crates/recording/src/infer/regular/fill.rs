@@ -38,12 +38,15 @@ pub fn fill(
         cases(plan, items, frequent).into_iter().filter_map(usual).collect();
     for (&task, list) in items.iter_mut() {
         let found = gaps(plan, task, list, frequent.get(&alike(plan, task)));
-        let mut rest = match &*found {
-            [head, .., tail] if tail.1.is_cut => {
-                let anchor = list.get(head.1.to).and_then(|item| token(plan, task, &item.act));
-                rest(&usual, head, tail, anchor)
-            }
-            _ => Vec::new(),
+        let (mut first, mut rest) = match &*found {
+            [head, .., tail] if tail.1.is_cut => match turn(&usual, head, tail) {
+                Some((first, rest)) => (Some(first), rest),
+                None => {
+                    let anchor = list.get(head.1.to).and_then(|item| token(plan, task, &item.act));
+                    (None, rest(&usual, head, tail, anchor))
+                }
+            },
+            _ => (None, Vec::new()),
         };
         let mut old = std::mem::take(list).into_iter();
         for (anchors, mut gap) in found {
@@ -54,9 +57,10 @@ pub fn fill(
             let mut part = Part { items: own, begin, end };
             let known =
                 || usual.get(&anchors).or_else(|| elsewhere(&usual, &anchors.0, &gap.tokens));
-            let new = match gap.is_cut {
-                true => std::mem::take(&mut rest),
-                false => known().map(|usual| lacks(&gap.tokens, usual)).unwrap_or_default(),
+            let new = match (gap.is_cut, first.take()) {
+                (true, _) => std::mem::take(&mut rest),
+                (false, Some(first)) => first,
+                (false, None) => known().map(|usual| lacks(&gap.tokens, usual)).unwrap_or_default(),
             };
             (gap.from, gap.to) = (0, part.items.len());
             for new in new {
@@ -71,6 +75,29 @@ pub fn fill(
 
 /// A token to insert: its index among the gap's tokens, the token, and the work before it.
 type New = (usize, Token, Nanos);
+
+/// Returns what the first gap of a task lacks, and what its last one lacks, if together they are a
+/// part of one usual sequence, or all of it: the task begins again after its last act. The last gap
+/// gets all that may be in either, because a first gap with a post that the task did not make would
+/// give its first pass a turn too many.
+fn turn(
+    usual: &BTreeMap<Anchors, Usual>,
+    head: &(Anchors, Gap),
+    tail: &(Anchors, Gap),
+) -> Option<(Vec<New>, Vec<New>)> {
+    let (whole, before) = usual.get(&head.0)?;
+    let seen = [&tail.1.tokens[..], &head.1.tokens].concat();
+    if seen == *whole {
+        return Some((Vec::new(), Vec::new()));
+    }
+    let missing = missing(&seen, whole)?;
+    let mut present = (0..whole.len()).filter(|at| !missing.contains(at));
+    let begin = present.nth(tail.1.tokens.len()).unwrap_or(whole.len());
+    let (rest, first): (Vec<usize>, Vec<usize>) = missing.iter().partition(|at| **at < begin);
+    let of = |at: usize, begin: usize| (at - begin, whole[at], before[at]);
+    let first = first.into_iter().map(|at| of(at, begin)).collect();
+    Some((first, rest.into_iter().map(|at| of(at, 0)).collect()))
+}
 
 /// Returns what a round lacks that the end of the recording cut off. The task begins again after
 /// its last act, so the round ends with the task's first anchor. A half round would leave something
