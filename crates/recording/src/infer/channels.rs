@@ -104,7 +104,11 @@ impl Channels {
             let Some(channel) = channels.get_mut(&object) else { continue };
             match channel.blocked.is_empty() {
                 true => channel.transfers.push(write),
-                false => channel.blocked.push((from, write.bytes)),
+                // A part of its bytes may have been read. The others are left out.
+                false => {
+                    channel.blocked.push((from, write.bytes));
+                    channel.transfers.push(Transfer { at: from, waited: true, ..write });
+                }
             }
         }
         channels.retain(|_, c| {

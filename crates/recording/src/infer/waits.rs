@@ -7,23 +7,27 @@
 //! 2. A wait that an interrupt ended after a system call that sleeps has the call's meaning. Calls
 //!    that sleep until a time are sleeps for a length if most of a task's are made equally long
 //!    before that time (`timers.rs`).
-//! 3. A wait before a read, or after a write, of a channel within the workload belongs to the
+//! 3. A wait for a futex that a call on the same futex ended is one for the futex, whatever follows
+//!    it.
+//! 4. A wait before a read, or after a write, of a channel within the workload belongs to the
 //!    channel.
-//! 4. A wait after another system call has the call's meaning.
-//! 5. A wait that another task of the workload ended is a dependency on that task.
-//! 6. A wait of a virtual CPU that an interrupt or a virtual CPU of its guest ended is a sleep of
+//! 5. A wait after another system call has the call's meaning.
+//! 6. A wait that another task of the workload ended is a dependency on that task.
+//! 7. A wait of a virtual CPU that an interrupt or a virtual CPU of its guest ended is a sleep of
 //!    that length: the timers of a guest are its own, and its scheduler moves work to whichever
 //!    virtual CPU is free.
-//! 7. A wait that something outside ended is an arrival at that time; if the waits of the task that
+//! 8. A wait that something outside ended is an arrival at that time; if the waits of the task that
 //!    ended so had nearly the same length, it is a sleep of that length.
-//! 8. A task's only arrival, before anything else that it does and after at most a tenth of the
+//! 9. A task's only arrival, before anything else that it does and after at most a tenth of the
 //!    recording, is the begin of its thread: it may be the rest of a wait from before the
 //!    recording, of which nothing tells that it comes again.
+
+use std::collections::BTreeSet;
 
 use scxlab_machine::Nanos;
 use scxlab_trace::Call;
 
-use super::futexes::{Futex, median};
+use super::futexes::{self, Futex, median};
 use super::{Plan, timers};
 use crate::history::{Sleep, Step, TaskHistory, TaskIndex, Waker};
 
@@ -58,25 +62,48 @@ pub enum Wait {
 /// Returns the meaning of each wait of each task.
 pub fn classify(plan: &Plan<'_>) -> Vec<Vec<Wait>> {
     let tasks = 0..plan.history.tasks.len();
-    tasks.map(|task| of_task(plan, task as TaskIndex)).collect()
+    let by_futex = by_futex(plan);
+    tasks.map(|task| of_task(plan, task as TaskIndex, &by_futex)).collect()
 }
 
-/// What most waits of a task are.
+/// Returns the waits for a futex that a call on the same futex ended. A task that did not wait for
+/// the futex may have slept in the call after.
+fn by_futex(plan: &Plan<'_>) -> BTreeSet<(TaskIndex, u32)> {
+    let mut waits = BTreeSet::new();
+    for waker in plan.tasks() {
+        let steps = &plan.history.tasks[waker as usize].steps;
+        for (i, step) in steps.iter().enumerate() {
+            let Step::Call(_, Call::FutexWake { object, .. }) = *step else { continue };
+            let is_of = |(task, sleep): &(TaskIndex, u32)| {
+                let task = &plan.history.tasks[*task as usize];
+                futexes::waited_on(task, *sleep) == Some(object)
+            };
+            waits.extend(futexes::woken(&steps[i + 1..]).filter(is_of));
+        }
+    }
+    waits
+}
+
+/// Facts about a wait that its own steps do not show.
 #[derive(Clone, Copy)]
-struct Habits {
-    /// Length of those that interrupts ended without a system call.
+struct Known {
+    /// Length of the task's waits that interrupts ended without a system call.
     steady: Option<Nanos>,
-    /// Whether its sleeps until a time are delays.
+    /// Whether the task's sleeps until a time are delays.
     delays: bool,
+    /// Whether a call on the futex for which the task waits ended the wait.
+    by_futex: bool,
 }
 
-fn of_task(plan: &Plan<'_>, task: TaskIndex) -> Vec<Wait> {
+fn of_task(plan: &Plan<'_>, task: TaskIndex, by_futex: &BTreeSet<(TaskIndex, u32)>) -> Vec<Wait> {
     let t = &plan.history.tasks[task as usize];
-    let habits = Habits { steady: steady_length(t), delays: timers::are_delays(t) };
+    let (steady, delays) = (steady_length(t), timers::are_delays(t));
     let mut waits = vec![Wait::Open; t.sleeps.len()];
     for (i, step) in t.steps.iter().enumerate() {
         if let Step::Sleep(sleep) = *step {
-            waits[sleep as usize] = meaning(plan, t, i, &t.sleeps[sleep as usize], habits);
+            let by_futex = by_futex.contains(&(task, sleep));
+            let known = Known { steady, delays, by_futex };
+            waits[sleep as usize] = meaning(plan, t, i, &t.sleeps[sleep as usize], known);
         }
     }
     let first = t.steps.iter().find(|step| !matches!(step, Step::Work(_)));
@@ -94,8 +121,8 @@ fn is_short(plan: &Plan<'_>, sleep: &Sleep) -> bool {
     sleep.until.is_some_and(|until| until.saturating_sub(sleep.from) <= plan.length() / 10)
 }
 
-fn meaning(plan: &Plan<'_>, task: &TaskHistory, at: usize, sleep: &Sleep, habits: Habits) -> Wait {
-    let Habits { steady, delays } = habits;
+fn meaning(plan: &Plan<'_>, task: &TaskHistory, at: usize, sleep: &Sleep, known: Known) -> Wait {
+    let Known { steady, delays, by_futex } = known;
     let Some(until) = sleep.until else { return open(task, at, delays) };
     let length = until.saturating_sub(sleep.from);
     let sibling = |waker: TaskIndex| {
@@ -107,7 +134,7 @@ fn meaning(plan: &Plan<'_>, task: &TaskHistory, at: usize, sleep: &Sleep, habits
     // The read may have woken a writer before it ended.
     let after = task.steps[at + 1..].iter().find(|s| !matches!(s, Step::Wake(..)));
     let before = task.steps[..at].iter().rev().find(|s| !matches!(s, Step::Wake(..)));
-    let has_cause = by_nobody && is_wait(before) && !is_poll(before);
+    let has_cause = by_futex || by_nobody && is_wait(before) && !is_poll(before);
     if let Some(Step::Call(_, Call::Read { object, .. })) = after
         && !has_cause
     {
