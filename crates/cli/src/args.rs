@@ -289,7 +289,8 @@ pub struct RunArgs {
         "tolerance", "start_offset", "compute_noise", "numa_balancing", "attach_after", "memory_limit", "kernel", "kernel_args", "memory", "accel", "programs"])]
     pub again: Option<PathBuf>,
 
-    /// Exit with 1 if a scheduler was ejected, a run stopped early, or a runnable task never ran
+    /// Exit with 1 if a scheduler was ejected, a run stopped early, or a runnable task never or
+    /// hardly ever ran
     #[arg(long)]
     pub fail_on_exit: bool,
 }

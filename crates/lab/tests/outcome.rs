@@ -157,16 +157,47 @@ fn a_turn_that_could_not_come_yet_is_no_starvation() {
         );
         run(STARVING, &work, "1n2c1t", 1000, 1)
     };
-    // The result lists a task that waited for 10 ms or more, a hundredth of the run.
-    // `advise` refuses a scheduler only for a wait of 100 ms or more, a tenth of the run.
-    for (at, wait_ms, named, refused) in
-        [("995ms", 5.0, 0, false), ("980ms", 20.0, 1, false), ("500ms", 500.0, 1, true)]
+    // A task that waited for 100 ms or more, a tenth of the run, starved. `advise` refuses its
+    // scheduler.
+    for (at, wait_ms, starved) in
+        [("995ms", 5.0, false), ("950ms", 50.0, false), ("500ms", 500.0, true)]
     {
         let run = late(at);
-        assert_eq!(run.never_ran.len(), named, "{at}: {:?}", run.tasks);
-        assert_eq!(advise::trials::failure(&run).is_some(), refused, "{at}");
+        assert_eq!(run.never_ran.len(), usize::from(starved), "{at}: {:?}", run.tasks);
+        assert_eq!(advise::trials::failure(&run).is_some(), starved, "{at}");
         let max = metric(&run, "run_queue_wait_max") / 1e6;
         assert!((wait_ms - 2.0..=wait_ms).contains(&max), "{at}: {max} ms");
+    }
+}
+
+/// A task that ran once, and waits from its first sleep until the end, starved as one that never
+/// ran did. A task that runs rarely because it sleeps, or because it has a small weight beside
+/// others, did not.
+#[test]
+fn a_task_that_hardly_ever_ran_starved() {
+    let work = |nice: i32| {
+        format!(
+            "[[thread]]\nname = 'victim'\nnice = {nice}\n\
+             ops = [{{ loop = {{ ops = [{{ compute = '100us' }}, {{ sleep = '20ms' }}] }} }}]\n\
+             [[thread]]\nname = 'hog'\ninstances = 6\n\
+             ops = [{{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]"
+        )
+    };
+    for (at, machine) in MACHINES.iter().enumerate() {
+        for ms in [400, 3000] {
+            let about = format!("{machine}, {ms} ms");
+            let starved = run("lapse,starve=118,woken=1", &work(0), machine, ms, at as u64);
+            let [victim] = &starved.never_ran[..] else { panic!("{about}: {:?}", starved.tasks) };
+            assert_eq!(victim.name, "victim", "{about}");
+            let all = starved.tasks.iter().find(|t| t.name == "victim").unwrap();
+            assert_eq!((all.wait_ns, all.run_ns), (Some(victim.wait_ns), victim.run_ns), "{about}");
+            assert!(victim.run_ns > 0 && starved.counts && !starved.succeeded(), "{about}");
+            assert!(advise::trials::failure(&starved).is_some(), "{about}");
+            for (scheduler, nice) in [("lapse", 0), ("eevdf", 19), ("vtime", 19), ("fair", 19)] {
+                let honest = run(scheduler, &work(nice), machine, ms, at as u64);
+                assert_eq!(honest.never_ran, [], "{scheduler}, {about}");
+            }
+        }
     }
 }
 
