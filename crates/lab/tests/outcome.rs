@@ -170,6 +170,63 @@ fn a_turn_that_could_not_come_yet_is_no_starvation() {
     }
 }
 
+/// The times of each CPU add up to the length of the run, however the scheduler leaves: by a rule
+/// that it breaks, by an endless loop that lasts beyond the end of the run, by a stall, or because
+/// a CPU went off line.
+#[test]
+fn times_add_up_after_an_exit() {
+    let hotplug = format!(
+        "{}\n[[thread]]\nname = 'plug'\ncpus = '0'\n\
+         ops = [{{ sleep = '30ms' }}, {{ cpu_offline = '1' }}]",
+        victims(2)
+    );
+    for (at, machine) in ["1n1c1t", "1n2c2t", "2n2c1t"].into_iter().enumerate() {
+        let plain = victims(9);
+        let mut cases = vec![("lapse".to_owned(), &plain, 100, "none")];
+        for (wrong, kind) in [
+            (0, "error_bpf"),
+            (1, "error"),
+            (4, "error"),
+            (9, "error"),
+            (13, "error"),
+            (14, "error"),
+        ] {
+            for ms in [60, 500] {
+                let scheduler = format!("lapse,wrong={wrong},eject_after_ns=50000000");
+                cases.push((scheduler, &plain, ms, kind));
+            }
+        }
+        cases.push((format!("{STARVING},starve_in=1"), &plain, 50_000, "error_stall"));
+        if machine != "1n1c1t" {
+            cases.push(("lapse".to_owned(), &hotplug, 100, "unreg_kern"));
+        }
+        for (scheduler, work, ms, kind) in cases {
+            let run = run(&scheduler, work, machine, ms, at as u64);
+            let about = format!("{scheduler} for {ms} ms on {machine}");
+            assert_eq!(run.exit.kind, kind, "{about}: {}", run.exit.message);
+            let times = (0..).map_while(|cpu| {
+                let part = |what: &str| Some(run.metrics.get(&format!("cpu{cpu}_{what}"))?.value);
+                Some((cpu, part("busy")?, part("idle")?, part("overhead")?))
+            });
+            let mut all = 0.0;
+            for (cpu, busy, idle, overhead) in times {
+                let sum = busy + idle + overhead;
+                all += sum;
+                // CPU 1 goes off line after 30 ms, once `plug` gets a CPU, and has no time then.
+                if kind == "unreg_kern" && cpu == 1 {
+                    assert!((30e6..60e6).contains(&sum), "{sum}: {about}");
+                } else {
+                    let about = format!("CPU {cpu}: {busy}, {idle}, {overhead}: {about}");
+                    assert_eq!(sum, run.virtual_ns as f64, "{about}");
+                }
+            }
+            let total = ["cpu_busy", "cpu_idle", "cpu_overhead"].map(|name| metric(&run, name));
+            assert_eq!(total.iter().sum::<f64>(), all, "{about}");
+            assert!(metric(&run, "cpu_lock_wait") <= total[2], "{about}");
+        }
+    }
+}
+
 /// A task that ran once, and waits from its first sleep until the end, starved as one that never
 /// ran did. A task that runs rarely because it sleeps, or because it has a small weight beside
 /// others, did not.
