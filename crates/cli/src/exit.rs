@@ -464,7 +464,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     }
     if let Some(e) = cause.downcast_ref::<ReproduceError>() {
         return Some(match e {
-            ReproduceError::File { .. } => Code::Input,
+            ReproduceError::File { .. } | ReproduceError::Input(_) => Code::Input,
             ReproduceError::Unknown { .. } => Code::Usage,
         });
     }
