@@ -54,7 +54,7 @@ enum wrong {
 	WRONG_TIMER_CONTEXT,
 	WRONG_SELECTION,
 	WRONG_INIT,
-	WRONG_LOOP,
+	WRONG_LOOP, WRONG_TIMER_LOOP,
 };
 
 /* An id that no DSQ has, and a number that no CPU has. */
@@ -217,6 +217,8 @@ static int ring(void *map, u32 *key, struct bpf_timer *timer)
 		scx_bpf_dsq_peek(NOWHERE); /* wrong 9 */
 	if (is_wrong(WRONG_TIMER_CONTEXT))
 		scx_bpf_locked_rq(); /* wrong 10 */
+	if (is_wrong(WRONG_TIMER_LOOP))
+		linger();
 	return 0;
 }
 
@@ -238,7 +240,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(lapse_init) /* wrong 12 */
 
 	if (wrong == WRONG_INIT)
 		return -EIO;
-	if (wrong == WRONG_TIMER_DSQ || wrong == WRONG_TIMER_CONTEXT) {
+	if (wrong == WRONG_TIMER_DSQ || wrong == WRONG_TIMER_CONTEXT || wrong == WRONG_TIMER_LOOP) {
 		ret = set_alarm();
 		if (ret)
 			return ret;

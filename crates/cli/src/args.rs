@@ -289,7 +289,8 @@ pub struct RunArgs {
         "tolerance", "start_offset", "compute_noise", "numa_balancing", "attach_after", "memory_limit", "kernel", "kernel_args", "memory", "accel", "programs"])]
     pub again: Option<PathBuf>,
 
-    /// Exit with 1 if a scheduler was ejected, a run stopped early, or a runnable task never ran
+    /// Exit with 1 if a scheduler was ejected, a run stopped early, or a runnable task never or
+    /// hardly ever ran
     #[arg(long)]
     pub fail_on_exit: bool,
 }
@@ -391,7 +392,8 @@ pub struct AdviseArgs {
 #[derive(Debug, Args)]
 #[command(after_help = examples::REPRODUCE)]
 pub struct ReproduceArgs {
-    /// Thread: o1-2002, gang-2011, pelt-2012, tickle-2012 or numa-2013; without one, all of them
+    /// Thread: o1-2002, gang-2011, pelt-2012, tickle-2012 or numa-2013; or the file of an
+    /// experiment of your own; without one, all threads
     #[arg(value_name = "THREAD", add = ArgValueCompleter::new(complete::threads))]
     pub thread: Option<String>,
 

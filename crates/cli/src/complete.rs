@@ -86,8 +86,8 @@ pub fn machines(current: &OsStr) -> Vec<CompletionCandidate> {
 /// Returns candidates for the thread of `reproduce`.
 pub fn threads(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(text) = current.to_str() else { return Vec::new() };
-    let names = scxlab_lab::reproduce::threads().filter(|name| name.starts_with(text));
-    names.map(CompletionCandidate::new).collect()
+    let names = scxlab_lab::reproduce::threads().map(CompletionCandidate::new);
+    starting(text, names.collect(), |path| path.extension().is_some_and(|e| e == "toml"))
 }
 
 /// Returns the knobs of an object and of its recipe. A knob with named values gives one candidate

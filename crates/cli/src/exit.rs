@@ -210,7 +210,7 @@ impl std::fmt::Display for FailedRuns {
         let kinds = [
             (self.ejected, "ejected"),
             (self.stopped_early, "stopped early"),
-            (self.starved, "with tasks that never ran"),
+            (self.starved, "with tasks that never or hardly ever ran"),
         ];
         let some = kinds.iter().filter(|(count, _)| *count > 0);
         let text: Vec<String> = some.map(|(count, kind)| format!("{count} {kind}")).collect();
@@ -464,7 +464,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     }
     if let Some(e) = cause.downcast_ref::<ReproduceError>() {
         return Some(match e {
-            ReproduceError::File { .. } => Code::Input,
+            ReproduceError::File { .. } | ReproduceError::Input(_) => Code::Input,
             ReproduceError::Unknown { .. } => Code::Usage,
         });
     }

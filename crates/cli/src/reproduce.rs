@@ -4,7 +4,7 @@
 mod cache;
 
 use anyhow::Result;
-use scxlab_lab::input;
+use scxlab_lab::input::{self, Beside, InputFiles, NoFiles};
 use scxlab_lab::reproduce::experiment::Experiment;
 use scxlab_lab::reproduce::fit::{self, FitError};
 use scxlab_lab::reproduce::job::{Jobs, NoStore, RunStore};
@@ -71,9 +71,9 @@ fn fit(args: &ReproduceArgs) -> Result<()> {
         None => &NoStore,
     };
     let interrupt = interrupt(args.deadline);
-    for files in wanted_files(args)? {
-        let experiment = Experiment::parse(files.name, files.published, files.experiment)?;
-        let fit = fit::fit(&experiment, &mut |plan| {
+    let inputs = Inputs::default();
+    for WantedExperiment { experiment, files } in wanted(args, &inputs)? {
+        let fit = fit::fit(&experiment, &*files, &mut |plan| {
             let jobs = Jobs::new(plan, store, args.runs, args.seed);
             let progress = Progress::of(jobs.lengths());
             jobs.execute(args.jobs, &progress, 0, &interrupt)
@@ -87,30 +87,47 @@ fn fit(args: &ReproduceArgs) -> Result<()> {
     Ok(())
 }
 
-fn wanted_files(args: &ReproduceArgs) -> Result<Vec<&'static ThreadFiles>> {
-    let Some(name) = &args.thread else { return Ok(experiments().iter().collect()) };
+/// An experiment, and the files that its rules may name.
+struct WantedExperiment<'a> {
+    experiment: Experiment,
+    files: Box<dyn InputFiles + 'a>,
+}
+
+/// Reads the wanted experiments: that of the user's file, that of the named thread, or all shipped
+/// ones.
+fn wanted<'a>(args: &'a ReproduceArgs, inputs: &'a Inputs) -> Result<Vec<WantedExperiment<'a>>> {
+    let shipped = |files: &ThreadFiles| {
+        let experiment = Experiment::parse(files.name, files.published, files.experiment)?;
+        Ok(WantedExperiment { experiment, files: Box::new(NoFiles) })
+    };
+    let Some(name) = &args.thread else { return experiments().iter().map(shipped).collect() };
+    if name.contains('/') || name.ends_with(".toml") {
+        let experiment = Experiment::read(name, inputs)?;
+        let files = Box::new(Beside::new(name, inputs));
+        return Ok(vec![WantedExperiment { experiment, files }]);
+    }
     let found = experiments().iter().find(|files| files.name == name);
-    Ok(vec![found.ok_or_else(|| ReproduceError::Unknown {
+    Ok(vec![shipped(found.ok_or_else(|| ReproduceError::Unknown {
         kind: "thread",
         name: name.clone(),
-        available: threads().collect::<Vec<_>>().join(", "),
-    })?])
+        available: format!("{}, and files", threads().collect::<Vec<_>>().join(", ")),
+    })?)?])
 }
 
 /// Plans all wanted threads, before anything runs.
 fn plans(args: &ReproduceArgs) -> Result<Vec<Plan>> {
-    let machine = args.machine.as_ref().map(|name| input::machine(name, &Inputs::default()));
+    let inputs = Inputs::default();
+    let machine = args.machine.as_ref().map(|name| input::machine(name, &inputs));
     let machine = machine.transpose()?;
-    let wanted = Wanted { tables: args.table.clone(), cells: Vec::new(), machine };
-    let plan = |files: &ThreadFiles| {
-        let mut experiment = Experiment::parse(files.name, files.published, files.experiment)?;
+    let tables = Wanted { tables: args.table.clone(), cells: Vec::new(), machine };
+    let plan = |WantedExperiment { mut experiment, files }: WantedExperiment<'_>| {
         if args.blind {
             experiment = experiment.blind();
         }
         if let Some(name) = &args.ablation {
             experiment = experiment.ablated(name)?;
         }
-        Ok(Plan::new(experiment, &wanted)?)
+        Ok(Plan::with_files(experiment, &tables, &*files)?)
     };
-    wanted_files(args)?.into_iter().map(plan).collect()
+    wanted(args, &inputs)?.into_iter().map(plan).collect()
 }

@@ -25,6 +25,7 @@ mod weight;
 
 use super::domain::FairTopo;
 use super::{Env, Fair, Violation};
+use scxlab_machine::cost::to_jiffies;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
 use weight::{Of, Topology};
 
@@ -396,8 +397,4 @@ fn known<'a>(
         }
     }
     numa.task_mut(id)
-}
-
-fn to_jiffies(ms: u64, tick_ns: Nanos) -> u64 {
-    (ms * 1_000_000).div_ceil(tick_ns)
 }

@@ -248,6 +248,14 @@ impl Cpu {
         self.kernel_until.max(now)
     }
 
+    /// Returns the times of this CPU up to `now`. A kernel path that began earlier may end later,
+    /// and `time` has its whole length.
+    pub fn time_until(&self, now: Nanos) -> CpuTime {
+        let later = self.progress_from.saturating_sub(now);
+        let overhead = self.time.overhead.saturating_sub(later);
+        CpuTime { overhead, lock_wait: self.time.lock_wait.min(overhead), ..self.time }
+    }
+
     /// Whether the CPU calls the scheduler on its way back to user mode.
     pub fn must_schedule(&self) -> bool {
         self.need_resched | self.resched_lazy

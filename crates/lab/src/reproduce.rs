@@ -32,6 +32,7 @@ pub mod score;
 mod shipped;
 mod template;
 
+use crate::input::InputError;
 pub use shipped::{ThreadFiles, experiments, threads};
 
 /// Reason why a table cannot be reproduced. The files of the experiment are at fault.
@@ -40,6 +41,8 @@ pub enum ReproduceError {
     /// A mistake in an experiment or a file of published figures.
     #[error("{file}:{line}: {what}")]
     File { file: String, line: usize, what: String },
+    #[error(transparent)]
+    Input(#[from] InputError),
     #[error("unknown {kind} \"{name}\"; available: {available}")]
     Unknown { kind: &'static str, name: String, available: String },
 }

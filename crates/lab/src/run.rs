@@ -29,7 +29,7 @@ pub struct Run {
     /// ejected, and the run ended regularly. Means, comparisons and agreements use only runs that
     /// count.
     pub counts: bool,
-    /// Tasks that were runnable and never ran.
+    /// Tasks that starved: they never ran, or hardly ever, though they were runnable for long.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub never_ran: Vec<NeverRan>,
     /// Parts of the scheduler that did not run, frontend included.
@@ -120,7 +120,7 @@ impl Run {
         keeps_quotas(&self.metrics)
     }
 
-    /// Tells whether the scheduler stayed, every task ran, and the run ended regularly.
+    /// Tells whether the scheduler stayed, no task starved, and the run ended regularly.
     pub fn succeeded(&self) -> bool {
         self.counts && self.never_ran.is_empty()
     }
@@ -134,29 +134,63 @@ pub struct TraceCounts {
     pub lost: u64,
 }
 
-/// A task that was runnable and never ran.
+/// A task that starved (`is_starved`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NeverRan {
     pub name: String,
+    /// 0 if the task never ran.
+    #[serde(default)]
+    pub run_ns: u64,
     /// Time for which the task had waited when the run ended.
     pub wait_ns: u64,
 }
 
-/// Returns the tasks, and the threads of guests, that never ran, though they waited for at least a
-/// hundredth of the run or the kernel's default slice, whichever is shorter. A task that waited for
-/// less may just not have had its turn yet.
+impl NeverRan {
+    /// Returns the words for what these tasks did.
+    pub fn words<'a>(tasks: impl IntoIterator<Item = &'a NeverRan>) -> &'static str {
+        match tasks.into_iter().all(|task| task.run_ns == 0) {
+            true => "never ran",
+            false => "hardly ever ran",
+        }
+    }
+}
+
+/// Wait, in ns, after which a task may count as starved in a run of ten times this length or more.
+const STARVED_NS: u64 = 100_000_000;
+
+/// A starved task ran for less than this part of the time for which it waited.
+const STARVED_PART: u64 = 1000;
+
+/// Tells whether a task starved in a run of `virtual_ns`: it waited for a tenth of the run or for
+/// 100 ms, whichever is shorter, each time before it ran, and ran for less than a thousandth of the
+/// time for which it waited. A task that waited for less may just not have had its turn yet. The
+/// mean over its waits counts, because a task that often wakes up for a moment waits for long in
+/// sum.
+pub fn is_starved(run_ns: u64, wait_ns: u64, switches: u64, virtual_ns: u64) -> bool {
+    let long = (virtual_ns / 10).min(STARVED_NS);
+    let each = wait_ns / (switches + 1);
+    each >= long && run_ns.saturating_mul(STARVED_PART) < wait_ns
+}
+
+/// Returns the tasks that starved, and the threads of guests that never ran; how often a thread of
+/// a guest ran is not known.
 fn never_ran(run: &Run) -> Vec<NeverRan> {
-    let grace = (run.virtual_ns / 100).min(SLICE_DFL_NS);
-    let waited = |run_ns: u64, wait_ns: u64| run_ns == 0 && wait_ns > 0 && wait_ns >= grace;
-    let tasks = run.tasks.iter().filter_map(|t| Some((t.name.clone(), t.run_ns, t.wait_ns?)));
+    let is_starved =
+        |run_ns, wait_ns, switches| is_starved(run_ns, wait_ns, switches, run.virtual_ns);
+    let starved = |name: &str, run_ns, wait_ns| NeverRan { name: name.to_owned(), run_ns, wait_ns };
+    let tasks = run.tasks.iter().filter_map(|task| {
+        let (run_ns, wait_ns) = (task.run_ns, task.wait_ns?);
+        let is_starved = is_starved(run_ns, wait_ns, task.switches);
+        is_starved.then(|| starved(&task.name, run_ns, wait_ns))
+    });
     let threads = run.guests.iter().flat_map(|guest| &guest.threads);
     let times = |t: &GuestThread| Some((t.run_ns? + t.kernel_ns?, t.wait_ns? + t.steal_ns?));
-    let threads = threads.filter_map(|t| {
-        let (run_ns, wait_ns) = times(t)?;
-        Some((t.name.clone(), run_ns, wait_ns))
+    let threads = threads.filter_map(|thread| {
+        let (run_ns, wait_ns) = times(thread)?;
+        let is_starved = run_ns == 0 && is_starved(run_ns, wait_ns, 0);
+        is_starved.then(|| starved(&thread.name, run_ns, wait_ns))
     });
-    let all = tasks.chain(threads).filter(|(_, run_ns, wait_ns)| waited(*run_ns, *wait_ns));
-    all.map(|(name, _, wait_ns)| NeverRan { name, wait_ns }).collect()
+    tasks.chain(threads).collect()
 }
 
 /// Tells whether the metrics of a run name no cgroup that had noticeably more CPU time than its
@@ -169,9 +203,6 @@ pub fn keeps_quotas(metrics: &IndexMap<String, MetricValue>) -> bool {
 /// Part of a cgroup's limit by which the cgroup may exceed it, in percent: CPUs notice the end of a
 /// quota late.
 const QUOTA_TOLERANCE_PERCENT: f64 = 5.0;
-
-/// The kernel's default slice in ns, `SCX_SLICE_DFL`.
-const SLICE_DFL_NS: u64 = 20_000_000;
 
 /// The scheduler's exit; its kind is `none` if the scheduler stayed until the end of the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -70,14 +70,19 @@ pub struct StoryTask {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoryCpu {
     pub cpu: u32,
+    /// Time in which neither a task nor a program of the scheduler ran.
     pub idle_ns: u64,
-    /// Tasks that ran, with the longest time first.
+    /// Time in which programs of the scheduler ran: operations, callbacks of timers, and others.
+    #[serde(default)]
+    pub programs_ns: u64,
+    /// Tasks that ran, with the longest time first. A program that interrupted a task has the time
+    /// for itself.
     pub ran: Vec<StoryRan>,
     /// Number of kicks that it was sent.
     pub kicks: u64,
     /// DSQs from which it tried to move a task, the most frequent first.
     pub looks: Vec<StoryLooks>,
-    /// The tasks that ran in the last 20 ms, in order.
+    /// The tasks that were on the CPU in the last 20 ms, in order.
     pub last: Vec<Moment>,
 }
 
@@ -120,6 +125,9 @@ const MOMENTS: usize = 200;
 /// Maximum numbers in the text of a story: of CPUs, and of tasks and DSQs of each.
 const CPUS: usize = 8;
 const NAMES: usize = 3;
+/// The text of a story has the time of the scheduler's programs on a CPU if it is at least this
+/// part of the period, because short programs run on every CPU, however idle.
+const PROGRAMS_PART: u64 = 100;
 
 impl Story {
     /// Returns what the kernel knows at the exit; `observe` adds the moments before it.
@@ -168,7 +176,9 @@ impl Story {
         let length = time(self.to_ns.saturating_sub(self.from_ns));
         let period = if is_stall { "of its wait" } else { "before the exit" };
         lines.push(format!("in the {length} {period}:"));
-        lines.extend(self.cpus.iter().take(CPUS).map(|cpu| format!("  {}", cpu.line())));
+        let notable_ns = self.to_ns.saturating_sub(self.from_ns) / PROGRAMS_PART;
+        let shown = self.cpus.iter().take(CPUS);
+        lines.extend(shown.map(|cpu| format!("  {}", cpu.line(notable_ns))));
         if self.cpus.len() > CPUS {
             lines.push(format!("  and {} more CPUs", self.cpus.len() - CPUS));
         }
@@ -197,9 +207,14 @@ impl StoryTask {
 }
 
 impl StoryCpu {
-    fn line(&self) -> String {
+    /// Returns what the CPU did. Programs of the scheduler that ran for less than `notable_ns` are
+    /// left out.
+    fn line(&self, notable_ns: u64) -> String {
         let mut parts = Vec::new();
-        if self.ran.is_empty() {
+        let has_programs = self.programs_ns > 0 && self.programs_ns >= notable_ns;
+        let programs = has_programs
+            .then(|| format!("the scheduler's programs for {}", time(self.programs_ns)));
+        if self.ran.is_empty() && programs.is_none() {
             let kicks = match self.kicks {
                 0 => "never kicked".to_owned(),
                 n => format!("kicked {}", times(n)),
@@ -215,6 +230,7 @@ impl StoryCpu {
                 let tasks = if rest.len() == 1 { "task" } else { "tasks" };
                 ran.push(format!("{} other {tasks} for {sum}", rest.len()));
             }
+            ran.extend(programs);
             parts.push(format!("ran {}", ran.join(", ")));
             if self.idle_ns > 0 {
                 parts.push(format!("idle for {}", time(self.idle_ns)));
@@ -273,7 +289,11 @@ struct Observed {
     now: Doing,
     /// Start of what it does now.
     since: Nanos,
+    /// Start and end of each program of the scheduler since then, in order. A program that ran
+    /// within another has no entry of its own.
+    programs: Vec<(Nanos, Nanos)>,
     idle_ns: Nanos,
+    programs_ns: Nanos,
     /// Time of each task, by thread id.
     ran: IndexMap<u32, Nanos>,
     kicks: u64,
@@ -310,6 +330,9 @@ impl Sink for Observer {
             }
             EventKind::CpuOnline { online } => {
                 self.change(event, if online { Doing::Idle } else { Doing::Offline });
+            }
+            EventKind::Op { cost_ns, .. } | EventKind::Program { cost_ns } => {
+                self.program(event, cost_ns);
             }
             EventKind::Kick { target, .. } if is_within => {
                 self.cpus[target.idx()].kicks += 1;
@@ -349,17 +372,28 @@ impl Observer {
         self.cpus[event.cpu.idx()].looks.entry(dsq).or_default()
     }
 
+    /// Keeps the time of a program that ended with an event.
+    fn program(&mut self, event: &Event, cost_ns: Nanos) {
+        let programs = &mut self.cpus[event.cpu.idx()].programs;
+        let start = event.time.saturating_sub(cost_ns);
+        while programs.pop_if(|(inner, _)| *inner >= start).is_some() {}
+        programs.push((start, event.time));
+    }
+
     /// Counts what a CPU did until an event, after which it does something else.
     fn change(&mut self, event: &Event, next: Doing) {
         let (from, until) = (self.from, self.until);
         let cpu = &mut self.cpus[event.cpu.idx()];
         let (start, end) = (cpu.since.max(from), event.time.min(until));
         let length = end.saturating_sub(start);
+        let within = |(from, until): (Nanos, Nanos)| until.min(end).saturating_sub(from.max(start));
+        let programs_ns: Nanos = cpu.programs.drain(..).map(within).sum();
+        cpu.programs_ns += programs_ns;
         match cpu.now {
             Doing::Offline => {}
-            Doing::Idle => cpu.idle_ns += length,
+            Doing::Idle => cpu.idle_ns += length - programs_ns,
             Doing::Runs(pid) if length > 0 => {
-                *cpu.ran.entry(pid).or_default() += length;
+                *cpu.ran.entry(pid).or_default() += length - programs_ns;
                 let start = start.max(until.saturating_sub(LAST_NS));
                 if start < end {
                     if cpu.last.len() == MOMENTS {
@@ -405,7 +439,8 @@ impl Observer {
     }
 
     fn story_of(&self, cpu: u32) -> StoryCpu {
-        let Observed { idle_ns, ran, kicks, looks, last, .. } = &self.cpus[cpu as usize];
+        let Observed { idle_ns, programs_ns, ran, kicks, looks, last, .. } =
+            &self.cpus[cpu as usize];
         let name = |pid: &u32| self.names.get(pid).cloned().unwrap_or_default();
         let mut ran: Vec<StoryRan> =
             ran.iter().map(|(pid, ns)| StoryRan { task: name(pid), run_ns: *ns }).collect();
@@ -419,6 +454,7 @@ impl Observer {
             end_ns: *end,
         };
         let last = last.iter().map(moment).collect();
-        StoryCpu { cpu, idle_ns: *idle_ns, ran, kicks: *kicks, looks, last }
+        let (idle_ns, programs_ns) = (*idle_ns, *programs_ns);
+        StoryCpu { cpu, idle_ns, programs_ns, ran, kicks: *kicks, looks, last }
     }
 }

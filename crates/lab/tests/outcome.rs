@@ -157,16 +157,104 @@ fn a_turn_that_could_not_come_yet_is_no_starvation() {
         );
         run(STARVING, &work, "1n2c1t", 1000, 1)
     };
-    // The result lists a task that waited for 10 ms or more, a hundredth of the run.
-    // `advise` refuses a scheduler only for a wait of 100 ms or more, a tenth of the run.
-    for (at, wait_ms, named, refused) in
-        [("995ms", 5.0, 0, false), ("980ms", 20.0, 1, false), ("500ms", 500.0, 1, true)]
+    // A task that waited for 100 ms or more, a tenth of the run, starved. `advise` refuses its
+    // scheduler.
+    for (at, wait_ms, starved) in
+        [("995ms", 5.0, false), ("950ms", 50.0, false), ("500ms", 500.0, true)]
     {
         let run = late(at);
-        assert_eq!(run.never_ran.len(), named, "{at}: {:?}", run.tasks);
-        assert_eq!(advise::trials::failure(&run).is_some(), refused, "{at}");
+        assert_eq!(run.never_ran.len(), usize::from(starved), "{at}: {:?}", run.tasks);
+        assert_eq!(advise::trials::failure(&run).is_some(), starved, "{at}");
         let max = metric(&run, "run_queue_wait_max") / 1e6;
         assert!((wait_ms - 2.0..=wait_ms).contains(&max), "{at}: {max} ms");
+    }
+}
+
+/// The times of each CPU add up to the length of the run, however the scheduler leaves: by a rule
+/// that it breaks, by an endless loop that lasts beyond the end of the run, by a stall, or because
+/// a CPU went off line.
+#[test]
+fn times_add_up_after_an_exit() {
+    let hotplug = format!(
+        "{}\n[[thread]]\nname = 'plug'\ncpus = '0'\n\
+         ops = [{{ sleep = '30ms' }}, {{ cpu_offline = '1' }}]",
+        victims(2)
+    );
+    for (at, machine) in ["1n1c1t", "1n2c2t", "2n2c1t"].into_iter().enumerate() {
+        let plain = victims(9);
+        let mut cases = vec![("lapse".to_owned(), &plain, 100, "none")];
+        for (wrong, kind) in [
+            (0, "error_bpf"),
+            (1, "error"),
+            (4, "error"),
+            (9, "error"),
+            (13, "error"),
+            (14, "error"),
+        ] {
+            for ms in [60, 500] {
+                let scheduler = format!("lapse,wrong={wrong},eject_after_ns=50000000");
+                cases.push((scheduler, &plain, ms, kind));
+            }
+        }
+        cases.push((format!("{STARVING},starve_in=1"), &plain, 50_000, "error_stall"));
+        if machine != "1n1c1t" {
+            cases.push(("lapse".to_owned(), &hotplug, 100, "unreg_kern"));
+        }
+        for (scheduler, work, ms, kind) in cases {
+            let run = run(&scheduler, work, machine, ms, at as u64);
+            let about = format!("{scheduler} for {ms} ms on {machine}");
+            assert_eq!(run.exit.kind, kind, "{about}: {}", run.exit.message);
+            let times = (0..).map_while(|cpu| {
+                let part = |what: &str| Some(run.metrics.get(&format!("cpu{cpu}_{what}"))?.value);
+                Some((cpu, part("busy")?, part("idle")?, part("overhead")?))
+            });
+            let mut all = 0.0;
+            for (cpu, busy, idle, overhead) in times {
+                let sum = busy + idle + overhead;
+                all += sum;
+                // CPU 1 goes off line after 30 ms, once `plug` gets a CPU, and has no time then.
+                if kind == "unreg_kern" && cpu == 1 {
+                    assert!((30e6..60e6).contains(&sum), "{sum}: {about}");
+                } else {
+                    let about = format!("CPU {cpu}: {busy}, {idle}, {overhead}: {about}");
+                    assert_eq!(sum, run.virtual_ns as f64, "{about}");
+                }
+            }
+            let total = ["cpu_busy", "cpu_idle", "cpu_overhead"].map(|name| metric(&run, name));
+            assert_eq!(total.iter().sum::<f64>(), all, "{about}");
+            assert!(metric(&run, "cpu_lock_wait") <= total[2], "{about}");
+        }
+    }
+}
+
+/// A task that ran once, and waits from its first sleep until the end, starved as one that never
+/// ran did. A task that runs rarely because it sleeps, or because it has a small weight beside
+/// others, did not.
+#[test]
+fn a_task_that_hardly_ever_ran_starved() {
+    let work = |nice: i32| {
+        format!(
+            "[[thread]]\nname = 'victim'\nnice = {nice}\n\
+             ops = [{{ loop = {{ ops = [{{ compute = '100us' }}, {{ sleep = '20ms' }}] }} }}]\n\
+             [[thread]]\nname = 'hog'\ninstances = 6\n\
+             ops = [{{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]"
+        )
+    };
+    for (at, machine) in MACHINES.iter().enumerate() {
+        for ms in [400, 3000] {
+            let about = format!("{machine}, {ms} ms");
+            let starved = run("lapse,starve=118,woken=1", &work(0), machine, ms, at as u64);
+            let [victim] = &starved.never_ran[..] else { panic!("{about}: {:?}", starved.tasks) };
+            assert_eq!(victim.name, "victim", "{about}");
+            let all = starved.tasks.iter().find(|t| t.name == "victim").unwrap();
+            assert_eq!((all.wait_ns, all.run_ns), (Some(victim.wait_ns), victim.run_ns), "{about}");
+            assert!(victim.run_ns > 0 && starved.counts && !starved.succeeded(), "{about}");
+            assert!(advise::trials::failure(&starved).is_some(), "{about}");
+            for (scheduler, nice) in [("lapse", 0), ("eevdf", 19), ("vtime", 19), ("fair", 19)] {
+                let honest = run(scheduler, &work(nice), machine, ms, at as u64);
+                assert_eq!(honest.never_ran, [], "{scheduler}, {about}");
+            }
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use scxlab_lab::input::NoFiles;
 use scxlab_lab::report::document::{Block, Cell, Document, Mark, Screen};
 use scxlab_lab::reproduce::experiment::{Experiment, Kind};
 use scxlab_lab::reproduce::figure::{Effects, Outcome, Prediction};
@@ -465,7 +466,7 @@ fn a_fit_reads_only_baselines() {
         };
         let mut execute =
             |plan: &Plan| Ok(Runs(plan.setups.iter().map(|s| vec![run(s)]).collect()));
-        fit(&experiment, &mut execute).unwrap()
+        fit(&experiment, &NoFiles, &mut execute).unwrap()
     };
     let plain = fit_of(PUBLISHED, "1");
     assert_eq!((plain.parameters[0].fitted.as_str(), plain.settled), ("2", true));
@@ -487,7 +488,7 @@ fn files_have_the_fitted_values() {
         fitted.grid = fitted.grid[at - 1..=at + 1].to_vec();
     }
     let store = Memory::default();
-    let found = fit(&experiment, &mut |plan| Ok(execute(plan, &store, 3))).unwrap();
+    let found = fit(&experiment, &NoFiles, &mut |plan| Ok(execute(plan, &store, 3))).unwrap();
     for parameter in &found.parameters {
         assert_eq!(parameter.fitted, parameter.in_file, "{}", text_of_fit(&found));
     }

@@ -18,6 +18,10 @@ const WORK: &str = "[[thread]]\nname = 'victim'\nops = [{ sleep = '5ms' }, { com
     [[thread]]\nname = 'sleeper-{i}'\ninstances = 2\n\
     ops = [{ loop = { ops = [{ compute = '200us' }, { sleep = '1ms' }] } }]";
 
+/// Numbers of `lapse`'s endless loops (`enum wrong`).
+const LOOP_IN_ENQUEUE: u32 = 13;
+const LOOP_IN_TIMER: u32 = 14;
+
 const MACHINES: [&str; 3] = ["1n1c1t", "1n3c1t", "2n2c2t"];
 
 /// Runs a scheduler, whose ejection is told in full.
@@ -39,12 +43,12 @@ fn ejected(scheduler: &str, work: &str, machine: &str, seed: u64) -> (Run, Story
     (run, story)
 }
 
-/// Each CPU of a story ran tasks or was idle for the whole period, and its last moments do not
-/// overlap.
+/// Each CPU of a story ran tasks or programs, or was idle, for the whole period, and its last
+/// moments do not overlap.
 fn check_times(story: &Story, about: &str) {
     assert!(!story.cpus.is_empty(), "{about}");
-    for StoryCpu { cpu, idle_ns, ran, last, .. } in &story.cpus {
-        let sum = idle_ns + ran.iter().map(|ran| ran.run_ns).sum::<u64>();
+    for StoryCpu { cpu, idle_ns, programs_ns, ran, last, .. } in &story.cpus {
+        let sum = idle_ns + programs_ns + ran.iter().map(|ran| ran.run_ns).sum::<u64>();
         assert_eq!(sum, story.to_ns - story.from_ns, "CPU {cpu} of {about}");
         let in_order = |pair: &[scxlab_lab::story::Moment]| pair[0].end_ns <= pair[1].start_ns;
         assert!(last.windows(2).all(in_order), "CPU {cpu} of {about}");
@@ -107,6 +111,33 @@ fn an_abort_tells_the_last_moments() {
         assert!(said.starts_with(&first), "{said}");
         assert!(said.contains("in the 20 ms before the exit:\n  CPU "), "{said}");
         assert!(run.exit.origin[1].starts_with("called by lapse_enqueue"), "{:?}", run.exit);
+    }
+}
+
+/// A CPU without a task that executes the scheduler's endless loop is not idle, whether the loop is
+/// in an operation or in the callback of a timer.
+#[test]
+fn an_endless_loop_is_no_idle_time() {
+    let sleeper = "[[thread]]\nname = 'sleeper'\nops = [{ loop = { ops = [{ sleep = '5ms' }] } }]";
+    for wrong in [LOOP_IN_ENQUEUE, LOOP_IN_TIMER] {
+        for machine in MACHINES {
+            let scheduler = format!("lapse,wrong={wrong},eject_after_ns=50000000");
+            let (run, story) = ejected(&scheduler, sleeper, machine, 1);
+            let (about, said) = (format!("{scheduler}, {machine}: {story:#?}"), text(&story));
+            check_times(&story, &about);
+            let message = &run.exit.message;
+            assert!(message.contains("instruction limit"), "{message}");
+            // The limit of instructions takes longer than half of the period.
+            let first = &story.cpus[0];
+            assert!(first.programs_ns > 10_000_000, "{about}");
+            assert!(first.idle_ns < 10_000_000, "{about}");
+            assert!(said.contains(": ran the scheduler's programs for "), "{said}");
+            for cpu in &story.cpus[1..] {
+                assert!(cpu.programs_ns < 1_000_000, "{about}");
+            }
+            let idle = story.task.iter().flat_map(|task| &task.idle_cpus);
+            assert!(idle.clone().all(|cpu| Some(*cpu) != story.cpu), "{about}");
+        }
     }
 }
 

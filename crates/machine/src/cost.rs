@@ -292,6 +292,12 @@ cost_table! {
     }
 }
 
+/// `msecs_to_jiffies()`: returns the number of ticks of `tick_ns` that last for `ms` milliseconds,
+/// rounded up.
+pub fn to_jiffies(ms: u64, tick_ns: Nanos) -> u64 {
+    (ms * 1_000_000).div_ceil(tick_ns)
+}
+
 impl CostTable {
     /// Returns the table `modern-x86`, which applies to machines that name no other table.
     pub fn modern() -> CostTable {
@@ -302,36 +308,6 @@ impl CostTable {
     pub fn tick_period_ns(&self) -> Nanos {
         // The divisor is not 0, because a table with 0 Hz is refused when it is loaded.
         1_000_000_000 / self.clock.tick_hz
-    }
-
-    /// Returns the constant of a workload's op by its name, beyond the costs that the kernel model
-    /// charges. None for ops whose cost is that of a system call (fork, exec, exit, yield).
-    pub fn workload_ns(&self, name: &str) -> Option<Nanos> {
-        let w = &self.workload;
-        Some(match name {
-            "futex_wait" => w.futex_wait_ns,
-            "futex_wake" => w.futex_wake_ns,
-            "timer" => w.timer_ns,
-            "pipe_rw" => w.pipe_rw_ns,
-            "pipe_lines" => w.pipe_lines,
-            "pipe_message_lines" => w.pipe_message_lines,
-            "pipe_kib" => w.pipe_ns_per_kib,
-            "sock_rw" => w.sock_rw_ns,
-            "sock_lines" => w.sock_lines,
-            "sock_message_lines" => w.sock_message_lines,
-            "sock_kib" => w.sock_ns_per_kib,
-            "sched_set" => w.sched_set_ns,
-            "cgroup_move" => w.cgroup_move_ns,
-            "set_xattr" => w.set_xattr_ns,
-            "io_submit" => w.io_submit_ns,
-            "io_latency" => w.io_latency_ns,
-            "io_kib" => w.io_ns_per_kib,
-            "mem_read_kib" => w.mem_read_ns_per_kib,
-            "mem_write_kib" => w.mem_write_ns_per_kib,
-            "mem_access" => w.mem_access_ns,
-            "empty_loop" => w.empty_loop_ns,
-            _ => return None,
-        })
     }
 
     /// Returns the time of `insns` BPF instructions, rounded to the nearest nanosecond.

@@ -8,7 +8,7 @@ use scxlab_lab::compare::{change_of, known, values};
 use scxlab_lab::metric::{self, Better, ONE_CPU_BUSY, ONE_CPU_IDLE, ONE_CPU_OVERHEAD, Row};
 use scxlab_lab::report::outcome::origin_and_story;
 use scxlab_lab::results::Manifest;
-use scxlab_lab::run::Run;
+use scxlab_lab::run::{NeverRan, Run};
 use scxlab_lab::stats::Summary;
 use scxlab_lab::story::{Moment, Story, StoryCpu};
 use serde::Deserialize;
@@ -105,7 +105,8 @@ fn failure(manifest: &Manifest, run: &Run) -> Option<Failure> {
     } else {
         let tasks = run.never_ran.iter();
         let tasks = tasks.map(|t| format!("{} waited {} ms", t.name, t.wait_ns / 1_000_000));
-        ("tasks never ran".to_owned(), tasks.collect::<Vec<_>>().join("; "))
+        let kind = format!("tasks {}", NeverRan::words(&run.never_ran));
+        (kind, tasks.collect::<Vec<_>>().join("; "))
     };
     Some(Failure {
         seed: run.seed,

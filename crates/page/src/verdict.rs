@@ -219,7 +219,7 @@ fn bad(group: &Group<'_>) -> Option<String> {
     let what = [
         (ejected, "ejected"),
         (cut, "cut off"),
-        (starved, "with a task that never ran"),
+        (starved, "with a task that never or hardly ever ran"),
         (beyond, "with more CPU time than cpu.max allows"),
     ];
     let what = what.into_iter().filter(|(runs, _)| *runs > 0);

@@ -410,7 +410,7 @@ fn failure(run: &StoredRun) -> String {
     }
     match run.counts {
         false => format!("cut off in NEW: {}", run.stop),
-        true => format!("{} never ran in NEW", plural(run.never_ran, "task")),
+        true => format!("{} never or hardly ever ran in NEW", plural(run.never_ran, "task")),
     }
 }
 

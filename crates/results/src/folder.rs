@@ -23,7 +23,7 @@ use scxlab_lab::metric::{self, Better};
 use scxlab_lab::report::csv;
 use scxlab_lab::results::{Manifest, Results, Version};
 use scxlab_lab::run::{
-    Exit, MetricValue, NeverRan, Run, StopKind, StopReason, TaskResult, keeps_quotas,
+    Exit, MetricValue, NeverRan, Run, StopKind, StopReason, TaskResult, is_starved, keeps_quotas,
 };
 use scxlab_machine::hash::hash_bytes;
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,7 @@ pub struct StoredRun {
     pub exit_message: String,
     /// Kind of the run's end.
     pub stop: String,
-    /// Number of tasks that were runnable and never ran.
+    /// Number of tasks that starved (`Run::never_ran`).
     pub never_ran: u64,
     pub virtual_ns: u64,
     pub trace_hash: String,
@@ -525,19 +525,25 @@ impl StoredRun {
         }
     }
 
-    /// Returns the tasks that never ran. The table of runs has their number; they are those that
-    /// waited longest.
+    /// Returns the tasks that starved. The table of runs has their number, which an earlier version
+    /// may have counted by another rule: those that starved by the present rule come first, then
+    /// those that never ran and waited longest.
     fn never_ran(&self) -> Vec<NeverRan> {
-        let mut idle: Vec<&StoredTask> = self.tasks.iter().filter(|t| t.run_ns == 0).collect();
-        idle.sort_by_key(|task| Reverse(task.wait_ns));
+        let is_starved = |task: &StoredTask| {
+            let wait_ns = task.wait_ns.unwrap_or_default();
+            is_starved(task.run_ns, wait_ns, task.switches, self.virtual_ns)
+        };
+        let mut tasks: Vec<&StoredTask> = self.tasks.iter().collect();
+        tasks.sort_by_key(|t| (!is_starved(t), t.run_ns > 0, Reverse(t.wait_ns)));
         let never_ran = |task: &StoredTask| NeverRan {
             name: task.name.clone(),
+            run_ns: task.run_ns,
             wait_ns: task.wait_ns.unwrap_or_default(),
         };
-        idle.into_iter().take(self.never_ran as usize).map(never_ran).collect()
+        tasks.into_iter().take(self.never_ran as usize).map(never_ran).collect()
     }
 
-    /// Tells whether the scheduler stayed, every task ran, and the run ended regularly.
+    /// Tells whether the scheduler stayed, no task starved, and the run ended regularly.
     pub fn succeeded(&self) -> bool {
         self.counts && self.never_ran == 0
     }

@@ -34,7 +34,7 @@ pub struct Outcome {
     /// reason.
     pub stop: String,
     pub stop_message: String,
-    /// Number of tasks that were runnable and never ran.
+    /// Number of tasks that starved (`Run::never_ran`).
     pub never_ran: u64,
     pub virtual_ns: u64,
     /// Rolling hash of all events, in hexadecimal.

@@ -181,6 +181,12 @@ pub enum EventKind {
         /// Task with these attributes.
         task: TaskId,
     },
+    /// A program of the scheduler that is no callback of its operations, such as that of a timer,
+    /// ended at the event's time. Such events are passed to `Tracer::note`.
+    Program {
+        /// Duration in ns, including waits for locks.
+        cost_ns: Nanos,
+    },
 }
 
 impl Event {
@@ -234,7 +240,10 @@ impl Event {
             EventKind::GuestRun { guest, vcpu, thread, spins } => {
                 add(head(17, u64::from(spins)), &[pair(guest, vcpu), opt(thread.map(TaskId))])
             }
-            EventKind::DsqMiss { .. } | EventKind::Call { .. } | EventKind::Attributes { .. } => {
+            EventKind::DsqMiss { .. }
+            | EventKind::Call { .. }
+            | EventKind::Attributes { .. }
+            | EventKind::Program { .. } => {
                 unreachable!("events of `Tracer::note` are outside the hash")
             }
         }

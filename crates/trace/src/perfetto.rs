@@ -97,6 +97,8 @@ impl<W: Write + Send + 'static> Sink for PerfettoSink<W> {
             }
             // A CPU that polls an empty DSQ would fill the file.
             EventKind::DsqMiss { .. } => {}
+            // Only an operation has a name for its slice.
+            EventKind::Program { .. } => {}
             EventKind::Op { .. }
             | EventKind::Kick { .. }
             | EventKind::LockWait { .. }

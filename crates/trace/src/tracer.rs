@@ -54,8 +54,8 @@ impl Tracer {
     }
 
     /// Passes an event to the sink that is not part of the hash: a call of a program, the
-    /// attributes of a task, or a search that failed. The first two are inputs of the run, and the
-    /// third changes nothing. The caller asks `is_recording` first.
+    /// attributes of a task, a search that failed, or the time of a program. The first two are
+    /// inputs of the run, and the others change nothing. The caller asks `is_recording` first.
     #[cold]
     pub fn note(&mut self, event: Event) {
         self.keep(event);

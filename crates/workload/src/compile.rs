@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::error::{SourcePlace, WorkloadError};
+use crate::error::WorkloadError;
 pub use crate::program::arg::MAX_BYTES;
-use crate::program::{CgroupDef, Op, Program, ThreadTemplate, TimerMode, names};
+use crate::program::{CgroupDef, CpuList, Op, Part, Program, ThreadTemplate, TimerMode, names};
 
 mod check;
 mod guests;
@@ -131,6 +131,22 @@ pub fn cgroups(program: &Program) -> Vec<CgroupDef> {
     check::cgroups(program).unwrap_or_default()
 }
 
+/// Returns the lists of CPUs that the program's threads and their ops name, each with its place and
+/// its thread.
+pub(crate) fn cpu_lists(program: &Program) -> Vec<(Part, &str, &CpuList)> {
+    let mut lists = Vec::new();
+    for (thread, template) in program.threads.iter().enumerate() {
+        let name = template.name.as_str();
+        lists.extend(template.cpus.iter().map(|list| (Part::Entry("thread", thread), name, list)));
+        check::visit(&template.ops, &mut |number, op| {
+            if let Op::SetAffinity(list) | Op::CpuOffline(list) | Op::CpuOnline(list) = op {
+                lists.push((Part::Op { thread, number }, name, list));
+            }
+        });
+    }
+    lists
+}
+
 /// Checks and compiles a program.
 pub fn compile(program: &Program) -> Result<Compiled, WorkloadError> {
     check::program(program)?;
@@ -237,7 +253,7 @@ impl Lowering<'_> {
         if value <= max {
             return Ok(());
         }
-        let at = SourcePlace::file(&self.program.name);
+        let at = self.program.whole();
         Err(WorkloadError::Limit { at, what, value: value as u64, max: max as u64 })
     }
 

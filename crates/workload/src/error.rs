@@ -64,8 +64,8 @@ pub enum WorkloadError {
     Limit { at: SourcePlace, what: &'static str, value: u64, max: u64 },
     #[error("{at}: {message}")]
     Document { at: SourcePlace, message: String },
-    #[error("workload \"{program}\" has no thread to run")]
-    NoThreads { program: String },
+    #[error("{at}: the workload has no thread to run; it needs a thread with 1 instance or more")]
+    NoThreads { at: SourcePlace },
     #[error("unknown workload \"{name}\"{} and files", listing("; there are ", candidates))]
     UnknownGenerator { name: String, candidates: Vec<String> },
     #[error(

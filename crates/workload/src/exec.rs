@@ -20,7 +20,7 @@ use scxlab_machine::prefetch::prefetch;
 
 use crate::compile::{self, Compiled, NodeInfo};
 use crate::error::{SourcePlace, WorkloadError};
-use crate::program::{CpuList, Part, PolicyDef, Program};
+use crate::program::{CpuList, PolicyDef, Program};
 use crate::timers::TimerTotals;
 
 mod costs;
@@ -159,17 +159,12 @@ impl Executor {
     pub fn new(program: &Program, config: ExecConfig) -> Result<Self, WorkloadError> {
         let compiled = compile::compile(program)?;
         if !config.endless && program.threads.iter().all(|t| t.instances == 0) {
-            return Err(WorkloadError::NoThreads { program: program.name.clone() });
+            return Err(WorkloadError::NoThreads { at: program.whole() });
         }
         compile::check_nodes(program, &config.nodes)?;
         let nr_cpus = config.nr_cpus;
-        for (number, thread) in program.threads.iter().enumerate() {
-            let at = || program.place(Part::Entry("thread", number));
-            let mut lists = thread.cpus.iter();
-            lists.try_for_each(|list| known_cpus(at, &thread.name, list, nr_cpus))?;
-        }
-        for list in &compiled.tables.affinities {
-            known_cpus(|| SourcePlace::file(&program.name), &program.name, list, nr_cpus)?;
+        for (part, thread, list) in compile::cpu_lists(program) {
+            known_cpus(|| program.place(part), thread, list, nr_cpus)?;
         }
         let templates = compiled.templates.len();
         let touch_costs = compiled.tables.touches.iter().map(|t| config.costs.touch(t)).collect();

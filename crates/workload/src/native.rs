@@ -163,7 +163,7 @@ pub fn run(program: &Program, config: &NativeConfig) -> Result<NativeReport, Nat
         return Err(SetupError::Guest { guest: guest.instance_name(instance), problem }.into());
     }
     if program.threads.iter().all(|t| t.instances == 0) && config.guests.is_empty() {
-        return Err(WorkloadError::NoThreads { program: program.name.clone() }.into());
+        return Err(WorkloadError::NoThreads { at: program.whole() }.into());
     }
     let cgroups = match compiled.cgroups.is_empty() {
         true => None,

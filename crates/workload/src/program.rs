@@ -360,7 +360,12 @@ impl Program {
 
     /// Returns the place of a part in the program's file.
     pub(crate) fn place(&self, part: Part) -> SourcePlace {
-        self.places.of(part).unwrap_or_else(|| SourcePlace::file(&self.name))
+        self.places.of(part).unwrap_or_else(|| self.whole())
+    }
+
+    /// Returns the place of the whole file; that of a program without a file is its name.
+    pub(crate) fn whole(&self) -> SourcePlace {
+        SourcePlace::file(self.places.file().unwrap_or(&self.name))
     }
 
     /// Returns the first guest of the program, and its place in the file.
@@ -419,7 +424,7 @@ pub fn from_toml(name: &str, text: &str) -> Result<Program, WorkloadError> {
         let start = e.span().map(|s| s.start);
         let at =
             start.map_or_else(|| SourcePlace::file(name), |s| SourcePlace::in_text(name, text, s));
-        WorkloadError::Document { at, message: of_ops(e.message().trim_end()) }
+        WorkloadError::Document { at, message: in_words(e.message().trim_end()) }
     })?;
     Ok(program.with_places(places::Places::of_toml(name, text)))
 }
@@ -441,27 +446,39 @@ pub fn from_json(name: &str, text: &str) -> Result<Program, WorkloadError> {
             col: clamp(e.column().max(1)),
         };
         let full = e.to_string();
-        let message = of_ops(full.split(" at line ").next().unwrap_or(&full));
+        let message = in_words(full.split(" at line ").next().unwrap_or(&full));
         WorkloadError::Document { at, message }
     })?;
     Ok(program.with_places(places::Places::of_json(name, text)))
 }
 
-/// Returns the parser's message, in this crate's words if it is about the form of an op.
-fn of_ops(message: &str) -> String {
+/// Returns the parser's message, in this crate's words if it is about the form of an op or names
+/// what it expected by a type of the program.
+fn in_words(message: &str) -> String {
     if message.starts_with("wanted exactly 1 element") {
         return "an op is a table with one key: write each op as a table of its own".to_owned();
     }
-    for (variant, form) in [
-        ("struct variant Op::Loop", "loop = { times = 3, ops = [...] }"),
-        ("struct variant Op::Phase", "phase = { name = \"a\", times = 3, ops = [...] }"),
-    ] {
-        if let Some((found, _)) = message.split_once(&format!(", expected {variant}")) {
-            return format!("{found}, must be {form}");
+    for (expected, allowed) in EXPECTED {
+        if let Some((found, _)) = message.split_once(&format!(", expected {expected}")) {
+            let found = found.replace("invalid type: map", "invalid type: table");
+            return format!("{found}, must be {allowed}");
         }
     }
     unknown_op(message)
 }
+
+/// The parser's names of what it expects, and what a user may write there. Each i8 is a nice value.
+const EXPECTED: [(&str, &str); 9] = [
+    ("struct variant Op::Loop", "loop = { times = 3, ops = [...] }"),
+    ("struct variant Op::Phase", "phase = { name = \"a\", times = 3, ops = [...] }"),
+    ("u8", "a whole number from 0 to 255"),
+    ("i8", "a whole number from -20 to 19"),
+    ("u32", "a whole number from 0 to 4294967295"),
+    ("u64", "a whole number, 0 or more"),
+    ("a boolean", "true or false"),
+    ("a sequence", "a list: [...], or a table with its name in [[...]]"),
+    ("struct ", "a table with keys: { ... }"),
+];
 
 /// Returns the parser's message, in this crate's words if it is about an op that does not exist.
 fn unknown_op(message: &str) -> String {

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::compile;
 use crate::error::WorkloadError;
+use crate::program::places::Places;
 use crate::program::{BarrierDef, Program, TimeSpan};
 
 mod event;
@@ -53,8 +54,9 @@ pub fn parse_parts(files: &[(&str, &str)]) -> Result<Program, WorkloadError> {
     let global = global::read(&mut src, &sections.global)?;
     let resources = legacy::resources(&src, &sections.resources)?;
     let mut context = Context { global, resources, ..Context::default() };
-    let mut threads = Vec::new();
+    let (mut threads, mut offsets) = (Vec::new(), Vec::new());
     for (name, member) in task::names(&sections.tasks) {
+        offsets.push(member.pos.offset as usize);
         threads.push(task::read(&mut src, &mut context, &name, member)?);
     }
     let place = files.first().map_or("", |f| f.0);
@@ -71,6 +73,10 @@ pub fn parse_parts(files: &[(&str, &str)]) -> Result<Program, WorkloadError> {
         from_rtapp: true,
         ..Program::default()
     };
+    // Places are those of one file.
+    if let [(name, text)] = files {
+        program.places = Places::of_rtapp(name, text, offsets);
+    }
     context.check_forks(&src, &program)?;
     program.barriers = context.barrier_defs(&src)?;
     program.notes = src.notes;

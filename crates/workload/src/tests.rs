@@ -41,6 +41,72 @@ fn errors_in_our_form_have_a_place() {
     assert!(error("x.toml", "[[thread]").starts_with("x.toml:1:"));
 }
 
+/// Messages of the parser that name its own types say what a user may write.
+#[test]
+fn wrong_types_say_what_is_allowed() {
+    let thread = |key: &str| format!("[[thread]]\nname = 'a'\n{key}\nops = ['yield']");
+    let whole = "must be a whole number from 0 to 4294967295";
+    for (key, said) in [
+        ("instances = -1", whole),
+        ("instances = 'many'", whole),
+        ("instances = 1.5", whole),
+        ("footprint = -5", "must be a whole number, 0 or more"),
+        ("nice = 200", "must be a whole number from -20 to 19"),
+        ("policy = { fifo = 300 }", "must be a whole number from 0 to 255"),
+    ] {
+        let message = error("x.toml", &thread(key));
+        assert!(message.starts_with("x.toml:3:") && message.contains(said), "{message}");
+        assert!(!message.contains("expected"), "{message}");
+    }
+    let json = r#"{ "thread": [{ "name": "a", "instances": -1, "ops": ["yield"] }] }"#;
+    assert!(error("x.json", json).contains(whole));
+    let table = error("x.toml", "[thread]\nname = 'a'");
+    assert!(table.starts_with("x.toml:1:") && table.contains("must be a list"), "{table}");
+}
+
+/// An error about a whole entry has the place of its table.
+#[test]
+fn an_entry_has_the_place_of_its_table() {
+    let good = "[[thread]]\nname = 'a'\nops = ['yield']\n\n";
+    for (bad, said) in [
+        ("[[thread]]\nname = 'b'", "missing field `ops`"),
+        ("[[thread]]\nops = ['yield']", "missing field `name`"),
+        ("[[thread]]\nname = 'a'\nops = ['yield']", "two threads are named"),
+        (
+            "[[thread]]\nname = 'b'\nnice = 19\ncpus = '9'\nops = ['yield']\ninstances = 0",
+            "nothing forks it",
+        ),
+        ("[[region]]\nname = 'r'", "missing field `size`"),
+        ("[[barrier]]\nname = 'b'", "missing field `parties`"),
+        ("[[cgroup]]\nweight = 5", "missing field `path`"),
+    ] {
+        let message = error("x.toml", &format!("{good}{bad}"));
+        assert!(message.starts_with("x.toml:5:1: ") && message.contains(said), "{bad}: {message}");
+    }
+    let message = error("x.toml", &format!("{good}thread = 5"));
+    assert!(message.starts_with("x.toml:"), "{message}");
+}
+
+/// A workload without a thread is refused with its file, and a CPU that the machine lacks with the
+/// thread or op that names it.
+#[test]
+fn what_the_machine_shows_has_a_place() {
+    let config = || exec::ExecConfig { nr_cpus: 2, ..exec::ExecConfig::default() };
+    let refused = |name: &str, text: &str| {
+        let program = load(name, text).unwrap();
+        Executor::new(&program, config()).err().expect(text).to_string()
+    };
+    let none = refused("dir/none.toml", "name = 'n'");
+    assert!(none.starts_with("dir/none.toml: the workload has no thread to run"), "{none}");
+    let op = "[[thread]]\nname = 'a'\nops = [\n  'yield',\n  { set_affinity = '0,7' },\n]";
+    let message = refused("x.toml", op);
+    assert!(message.starts_with("x.toml:5:3: thread \"a\" names CPU 7"), "{message}");
+    let rtapp =
+        "{ \"tasks\": {\n \"t\": { \"run\": 1000 },\n \"u\": { \"run\": 1000, \"cpus\": [4] } } }";
+    let message = refused("dir/x.json", rtapp);
+    assert!(message.starts_with("dir/x.json:3:2: thread \"u\" names CPU 4"), "{message}");
+}
+
 #[test]
 fn durations_are_exact_and_need_a_unit() {
     let span = |text: &str| text.parse::<TimeSpan>();

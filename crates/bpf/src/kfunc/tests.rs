@@ -116,6 +116,27 @@ fn objects_are_made_and_dropped() {
     assert!(matches!(fault.kind(), FaultKind::BadArgument { call: "bpf_obj_drop", .. }));
 }
 
+/// The verifier of a real kernel refuses these programs; `docs/internals/fidelity.md` says that
+/// nothing here does.
+#[test]
+fn stale_and_leaked_objects_go_unnoticed() {
+    let stale = "\
+        r1 = 7
+        r2 = 0
+        call $bpf_obj_new_impl
+        r6 = r0
+        r1 = r6
+        r2 = 0
+        call $bpf_obj_drop_impl
+        *(u64 *)(r6 + 32) = 0x55
+        r0 = *(u64 *)(r6 + 32)
+        exit";
+    let (mut h, instance) = with_type(stale);
+    assert_eq!(h.run(instance, "main", [0; 5]), Ok(0x55));
+    let (mut h, instance) = with_type("r1 = 7\nr2 = 0\ncall $bpf_obj_new_impl\nr0 = 0\nexit");
+    assert_eq!(h.run(instance, "main", [0; 5]), Ok(0));
+}
+
 /// Program: `add` adds an object with key r1 to the tree at r2. `pop` removes the first object of
 /// the tree at r1 and returns its key, or -1 if the tree is empty.
 const TREE: &str = "\

@@ -20,7 +20,7 @@ macro_rules! codes {
 codes! {
     Success = 0, "the command did what it was asked; a scheduler that is ejected is a result";
     Ejected = 1, "with --fail-on-exit: a scheduler was ejected, a run stopped early, or a task \
-        never ran; attach: the scheduler exited\nby itself; conform: the kernels differ; check: \
+        never or hardly\never ran; attach: the scheduler exited by itself; conform: the kernels differ; check: \
         something\nregressed; report: not all runs count; run --again: a run differs; sweep: a cell\ncould not be run; any command: cancelled, or stopped by its deadline";
     Usage = 2, "the command line is wrong: a flag, or a name or knob that does not exist";
     Input = 3, "an input file cannot be read, is malformed, or does not fit the machine";

@@ -123,3 +123,84 @@ fn names_that_do_not_exist_are_usage_errors() {
         assert!(said.contains(expected), "{said}");
     }
 }
+
+const EXPERIMENTS: &str = include_str!("../../../../docs/reference/experiments.md");
+
+/// Writes the files of the page on experiments: a block of TOML begins with the name of its file.
+fn own_files(folder: &Path) {
+    for block in EXPERIMENTS.split("```toml\n").skip(1) {
+        let (file, _) = block.split_once("```").unwrap();
+        let name = file.lines().next().unwrap().strip_prefix("# ").unwrap();
+        fs::write(folder.join(name), file).unwrap();
+    }
+}
+
+/// Runs `reproduce` on the experiment of a folder, after a change of one of its files.
+fn own(folder: &Path, file: &str, from: &str, to: &str) -> Output {
+    own_files(folder);
+    let text = fs::read_to_string(folder.join(file)).unwrap();
+    assert!(text.contains(from), "{from}");
+    fs::write(folder.join(file), text.replace(from, to)).unwrap();
+    let experiment = folder.join("mine.toml");
+    let args = ["reproduce", experiment.to_str().unwrap(), "-n", "1", "--no-cache"];
+    scxlab(&args).args(["--format", "json"]).output().unwrap()
+}
+
+/// The experiment of the page predicts its figures, and may name files beside it.
+#[test]
+fn a_users_experiment_is_predicted() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = include_str!("../../../../machines/small.toml");
+    fs::write(folder.path().join("m.toml"), machine).unwrap();
+    for (from, to) in [("doc = ", "doc = "), ("\"1n2c1t\"", "\"m.toml\"")] {
+        let out = own(folder.path(), "mine.toml", from, to);
+        assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+        let all: Value = serde_json::from_slice(&out.stdout).unwrap();
+        let cells = all["cells"].as_array().unwrap();
+        assert_eq!(cells.len(), 4);
+        for cell in cells {
+            assert_eq!((&cell["thread"], &cell["table"]), (&"desktop".into(), &"hogs".into()));
+            let predicted = cell["predicted"].as_f64().unwrap();
+            assert!((1500.0..4500.0).contains(&predicted), "{cell}");
+        }
+    }
+}
+
+/// Without figures of its own, an experiment has those of the shipped thread of its name.
+#[test]
+fn an_experiment_without_figures_is_about_a_shipped_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = include_str!("../../../../experiments/pelt-2012.toml");
+    let path = folder.path().join("other.toml");
+    fs::write(&path, text).unwrap();
+    let table = ["--table", "sysbench_cpu", "-n", "1", "--no-cache", "--format", "json"];
+    let run = |thread: &str| {
+        let out = scxlab(&["reproduce", thread]).args(table).output().unwrap();
+        assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+        out.stdout
+    };
+    assert_eq!(run(path.to_str().unwrap()), run("pelt-2012"));
+}
+
+/// Each mistake in a user's files is told with the file and the line.
+#[test]
+fn mistakes_in_a_users_experiment_have_a_place() {
+    let folder = tempfile::tempdir().unwrap();
+    for (file, from, to, line, why) in [
+        ("mine.toml", "published = ", "publisher = ", 2, "no thread \"desktop\" is shipped"),
+        ("mine.toml", "\"rows.toml\"", "\"none.toml\"", 3, "none.toml: no such file"),
+        ("mine.toml", "doc = ", "dog = ", 4, "unknown field `dog`"),
+        ("mine.toml", "\"{column}\"", "\"nobody\"", 22, "nobody"),
+        ("mine.toml", "\"1n2c1t\"", "\"none.toml\"", 22, "none.toml: no such file"),
+        ("rows.toml", "keys = ", "kees = ", 6, "missing field `keys`"),
+    ] {
+        let out = own(folder.path(), file, from, to);
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(3), "{said}");
+        assert!(said.contains(&format!("{file}:{line}: ")) && said.contains(why), "{to}: {said}");
+    }
+    let out = scxlab(&["reproduce", "./absent.toml"]).output().unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(3), "{said}");
+    assert!(said.starts_with("error: ./absent.toml: "), "{said}");
+}

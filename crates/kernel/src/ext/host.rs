@@ -152,8 +152,10 @@ impl Kernel {
         self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
             let outer = k.ext.frame.replace(OpFrame::default());
+            let start = k.clock();
             let result = scxlab_bpf::vm::fire_timer(k, timer);
             k.charge_insns();
+            k.note_program(start);
             k.ext.frame = outer;
             if let Err(fault) = result {
                 k.program_faulted("a timer callback", None, fault);

@@ -174,7 +174,7 @@ impl Kernel {
             }
             return;
         }
-        let task = task.map(|task| self.exit_task(task));
+        let task = task.map(|task| self.exit_task_of_program(task));
         self.claim_exit(ExitKind::Error, 0, &text, Origin { task, ..Origin::of_fault(&fault) });
     }
 
@@ -190,8 +190,10 @@ impl Kernel {
         let at = self.vm.mem.alloc(room, 8).map_err(|_| out_of_memory("a program's context"))?;
         self.vm.mem.host_slice_mut::<u8>(at, ctx.len()).copy_from_slice(ctx);
         let outer = self.ext.frame.replace(OpFrame::default());
+        let start = self.clock();
         let result = scxlab_bpf::vm::call_raw(self, instance, func, [at, 0, 0, 0, 0]);
         self.charge_insns();
+        self.note_program(start);
         self.ext.frame = outer;
         ctx.copy_from_slice(self.vm.mem.host_slice::<u8>(at, ctx.len()));
         self.vm.mem.free(at, room);

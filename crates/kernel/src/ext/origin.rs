@@ -58,7 +58,8 @@ pub struct ExitTask {
     pub dsq: Option<u64>,
     /// On-line CPUs that it may use.
     pub cpus: Vec<CpuId>,
-    /// Those of `cpus` that are idle.
+    /// Those of `cpus` that are idle: no task, program of the scheduler or kernel path runs there.
+    /// The kernel path of the watchdog does not count.
     pub idle_cpus: Vec<CpuId>,
 }
 
@@ -135,7 +136,7 @@ impl Kernel {
             Some(task) => Some(task),
             None => self.ext.frame.and_then(|frame| self.task_of(&frame)),
         };
-        let task = task.map(|task| self.exit_task(task));
+        let task = task.map(|task| self.exit_task_of_program(task));
         Origin { lines, frames, task, ..Origin::default() }
     }
 
@@ -159,7 +160,10 @@ impl Kernel {
     pub(super) fn exit_task(&self, task: TaskId) -> ExitTask {
         let t = &self.tasks[task];
         let cpus: Vec<CpuId> = self.online_cpus().filter(|cpu| t.allowed_on(*cpu)).collect();
-        let is_idle = |cpu: &CpuId| self.tasks[self.cpus[*cpu].curr].is_idle_task();
+        let is_idle = |cpu: &CpuId| {
+            let c = &self.cpus[*cpu];
+            c.is_idle() && c.kernel_until <= self.clock()
+        };
         ExitTask {
             pid: t.pid,
             name: t.name.clone(),
@@ -168,6 +172,14 @@ impl Kernel {
             idle_cpus: cpus.iter().copied().filter(is_idle).collect(),
             cpus,
         }
+    }
+
+    /// As `exit_task`, for an exit that a program of the scheduler raises now: the CPU that
+    /// executes the program is not idle.
+    pub(super) fn exit_task_of_program(&self, task: TaskId) -> ExitTask {
+        let mut exit_task = self.exit_task(task);
+        exit_task.idle_cpus.retain(|cpu| *cpu != self.exec.cpu);
+        exit_task
     }
 
     /// Returns the place where the program of an operation begins.

@@ -38,10 +38,12 @@ impl Kernel {
         };
         let args = [preempt, self.tasks[prev].addr, self.tasks[next].addr, state];
         for (instance, func) in self.ext.sched_switch.clone() {
+            let start = self.clock();
             self.charge(self.machine.costs.bpf.ops_callback_ns);
             let outer = self.ext.frame.replace(OpFrame::default());
             let result = scxlab_bpf::vm::call(self, instance, func, &args);
             self.charge_insns();
+            self.note_program(start);
             self.ext.frame = outer;
             if let Err(fault) = result {
                 self.program_faulted("tp_btf/sched_switch", None, fault);

@@ -5,6 +5,7 @@
 //! Models: `numamigrate_update_ratelimit()`, `migrate_ratelimited()`, migrate.c, 3.9.
 
 use super::scan::Scanner;
+use scxlab_machine::cost::to_jiffies;
 use scxlab_machine::id::{Nanos, NodeId};
 
 /// `migrate_interval_millisecs`: length of a window, ms.
@@ -53,10 +54,6 @@ impl MigrationRates {
         let over = by.jiffies > window.end + to_jiffies(SCANS_STOP_MS, by.tick_ns);
         !over && window.pages >= WINDOW_PAGES
     }
-}
-
-pub(super) fn to_jiffies(ms: u64, tick_ns: Nanos) -> u64 {
-    (ms * 1_000_000).div_ceil(tick_ns)
 }
 
 #[cfg(test)]

@@ -10,10 +10,10 @@
 //! mark on a page that several address spaces map is one mark for all of them. Memory outside
 //! regions is not scanned.
 
-use super::rate::to_jiffies;
 use super::region::{MemPolicy, Place, Region, RegionId};
 use super::{HUGE_PAGES, Memory};
 use scxlab_fair::{MmScan, NumaRules, ScanBudget};
+use scxlab_machine::cost::to_jiffies;
 use scxlab_machine::id::{Nanos, NodeId, TaskId};
 
 /// `VMA_PID_RESET_PERIOD`: time after which a region's oldest record of threads is dropped, ms.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a trace tells about tasks beside their scheduling: attributes, and the limits of cgroups.
+//! What a trace tells beside scheduling: attributes of tasks, limits of cgroups, and the time of
+//! the scheduler's programs that are no operations.
 //!
 //! Owns: the translation of the kernel's attributes into the trace's.
 //! Does not: change the trace's hash, or cost virtual time. Nothing happens unless a sink takes the
 //! events.
 
-use scxlab_machine::id::{CgroupId, TaskId};
+use scxlab_machine::id::{CgroupId, Nanos, TaskId};
 use scxlab_trace::event::{Event, EventKind};
 use scxlab_trace::{CgroupAttributes, TaskAttributes, TaskPolicy};
 
@@ -17,6 +18,14 @@ impl Kernel {
     pub(crate) fn note(&mut self, kind: EventKind) {
         let (time, cpu) = (self.exec.clock, self.exec.cpu);
         self.tracer.note(Event { time, cpu, kind });
+    }
+
+    /// Records that a program of the scheduler that is no operation ran from `start` until now.
+    /// `Kernel::op_about` records the operations.
+    pub(crate) fn note_program(&mut self, start: Nanos) {
+        if self.tracer.is_recording() {
+            self.note(EventKind::Program { cost_ns: self.clock() - start });
+        }
     }
 
     /// Records the attributes of a task, which is new or whose attributes have changed.

@@ -20,7 +20,7 @@ use super::value::Seen;
 use super::world::World;
 use super::{AdviseError, Observer, Request, State};
 use crate::metric::QUOTA_EXCESS;
-use crate::run::{Run, StopKind, TaskResult};
+use crate::run::{Run, StopKind};
 use crate::session::{STACK_BYTES, SessionError};
 use crate::sim::{SimError, SimSpec, simulate_watching};
 
@@ -221,15 +221,8 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// Wait, in ns, after which a task counts as starved in a run of ten times this length or more.
-const STARVED_NS: u64 = 100_000_000;
-
-/// A starved task ran for less than this part of the time for which it waited.
-const STARVED_PART: u64 = 1000;
-
 /// Tells why a run speaks against its scheduler: an ejection, an irregular end, a cgroup that had
-/// more than its `cpu.max`, or a task that never ran, or hardly ever, though it waited for long. A
-/// task that was forked shortly before the end lengthens the waits, and is no reason by itself.
+/// more than its `cpu.max`, or a task that starved.
 pub fn failure(run: &Run) -> Option<String> {
     if run.was_ejected() {
         return Some(format!("ejected: {}: {}", run.exit.kind, run.exit.message));
@@ -243,24 +236,14 @@ pub fn failure(run: &Run) -> Option<String> {
             "it does not keep cpu.max: a cgroup had {percent:.0} % more CPU time than its limit allows"
         ));
     }
-    let long = (run.virtual_ns / 10).min(STARVED_NS);
-    if let Some(starved) = run.never_ran.iter().find(|task| task.wait_ns >= long) {
-        return Some(format!("task {} was runnable and never ran", starved.name));
-    }
-    let starved = run.tasks.iter().find(|task| hardly_ran(task, long))?;
-    Some(format!(
-        "task {} ran for {} us and waited for {} ms",
-        starved.name,
-        starved.run_ns / 1000,
-        starved.wait_ns.unwrap_or(0) / 1_000_000
-    ))
-}
-
-/// Whether a task waited for `long` or more each time it ran, and ran for a tiny part of that. The
-/// mean over its waits counts, because a task that often wakes up for a moment waits for long in
-/// sum.
-fn hardly_ran(task: &TaskResult, long: u64) -> bool {
-    let Some(wait_ns) = task.wait_ns else { return false };
-    let each = wait_ns / (task.switches + 1);
-    each >= long && task.run_ns.saturating_mul(STARVED_PART) < wait_ns
+    let starved = run.never_ran.first()?;
+    Some(match starved.run_ns {
+        0 => format!("task {} was runnable and never ran", starved.name),
+        run_ns => format!(
+            "task {} ran for {} us and waited for {} ms",
+            starved.name,
+            run_ns / 1000,
+            starved.wait_ns / 1_000_000
+        ),
+    })
 }

@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use crate::metric::{THROUGHPUT, WAKEUP_LATENCY};
 use crate::results::Results;
-use crate::run::{Run, StopKind};
+use crate::run::{NeverRan, Run, StopKind};
 use scxlab_machine::plural;
 
 /// Returns the wake-up latencies and the throughput of each run, as schbench prints them.
@@ -68,7 +68,8 @@ fn each(results: &Results, print: impl Fn(&mut String, &Run)) -> String {
             _ => _ = writeln!(text, "# does not count: {}", run.stop.kind.name()),
         }
         if !run.never_ran.is_empty() {
-            let _ = writeln!(text, "# {} never ran", plural(run.never_ran.len(), "task"));
+            let (count, words) = (run.never_ran.len(), NeverRan::words(&run.never_ran));
+            let _ = writeln!(text, "# {} {words}", plural(count, "task"));
         }
     }
     text

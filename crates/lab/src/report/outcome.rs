@@ -41,7 +41,9 @@ pub fn lines(groups: &[&[Run]]) -> Vec<Vec<Cell>> {
         all.push(line("runs that count", groups, counting, |run| !run.counts));
     }
     if any(|run| !run.never_ran.is_empty()) {
-        all.push(line("tasks that never ran", groups, starved, |run| !run.never_ran.is_empty()));
+        let all_runs = groups.iter().copied().flatten();
+        let label = format!("tasks that {}", NeverRan::words(all_runs.flat_map(|r| &r.never_ran)));
+        all.push(line(&label, groups, starved, |run| !run.never_ran.is_empty()));
     }
     all
 }
@@ -167,7 +169,7 @@ pub fn origin_and_story(run: &Run) -> Vec<String> {
     run.exit.origin.iter().cloned().chain(run.exit.story.iter().flat_map(Story::lines)).collect()
 }
 
-/// Returns a line for each failure of one run: ejection, tasks that never ran, early stop. `story`
+/// Returns a line for each failure of one run: ejection, tasks that starved, early stop. `story`
 /// follows the ejection.
 fn failures(name: &str, run: &Run, story: &[String]) -> Vec<String> {
     let Run { seed, exit, stop, .. } = run;
@@ -184,8 +186,9 @@ fn failures(name: &str, run: &Run, story: &[String]) -> Vec<String> {
     if !run.never_ran.is_empty() {
         let (count, of) = (run.never_ran.len(), run.tasks.len());
         lines.push(format!(
-            "{name}, seed {seed}: {count} of {} never ran: {}",
+            "{name}, seed {seed}: {count} of {} {}: {}",
             plural(of, "task"),
+            NeverRan::words(&run.never_ran),
             tasks(&run.never_ran)
         ));
     }
@@ -199,15 +202,23 @@ fn failures(name: &str, run: &Run, story: &[String]) -> Vec<String> {
     lines
 }
 
-/// Names up to five tasks that never ran, those with the longest wait first, and the number of
+/// Tells how long a starved task waited, and how long it ran if it did.
+fn waited(task: &NeverRan) -> String {
+    let ran = match task.run_ns {
+        0 => String::new(),
+        run_ns => format!("ran {} and ", duration(run_ns)),
+    };
+    format!("{ran}waited {}", duration(task.wait_ns))
+}
+
+/// Names up to five tasks that starved, those with the longest wait first, and the number of
 /// further ones.
 fn tasks(starved: &[NeverRan]) -> String {
     const SHOWN: usize = 5;
     let mut sorted: Vec<&NeverRan> = starved.iter().collect();
     sorted.sort_by_key(|task| std::cmp::Reverse(task.wait_ns));
     let shown = sorted.iter().take(SHOWN);
-    let shown: Vec<String> =
-        shown.map(|t| format!("{} waited {}", t.name, duration(t.wait_ns))).collect();
+    let shown: Vec<String> = shown.map(|t| format!("{} {}", t.name, waited(t))).collect();
     let more = sorted.len().saturating_sub(SHOWN);
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{rest}", shown.join(", "))

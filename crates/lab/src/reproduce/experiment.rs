@@ -8,6 +8,7 @@
 //! ```toml
 //! thread = "o1-2002"
 //! doc = "one sentence"
+//! published = "rows.toml"                  # only in a user's experiment: the file of its figures
 //!
 //! [fitted.think]                           # a parameter that was fitted to baseline figures
 //! value = "3us"
@@ -36,11 +37,13 @@
 
 use indexmap::IndexMap;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use super::published::{Published, Table};
 use super::template::{Vars, fill};
-use super::{ReproduceError, line_of};
+use super::{ReproduceError, experiments, line_of, threads};
+use crate::input::{Beside, InputFiles, read_text};
 
 /// An experiment with the figures that it predicts.
 #[derive(Clone, Debug)]
@@ -172,6 +175,9 @@ struct PlacedRule {
 struct File {
     thread: String,
     doc: String,
+    /// Read by `Experiment::read`, before the rest of the file.
+    #[serde(default, rename = "published")]
+    _published: Option<IgnoredAny>,
     #[serde(default)]
     fitted: IndexMap<String, Spanned<Fitted>>,
     #[serde(default)]
@@ -183,6 +189,13 @@ struct File {
     cause: Vec<Cause>,
     #[serde(default)]
     ablation: IndexMap<String, Ablation>,
+}
+
+/// The keys of an experiment's file that say which figures it is about.
+#[derive(Deserialize)]
+struct Head {
+    thread: Spanned<String>,
+    published: Option<Spanned<String>>,
 }
 
 /// The rules of one figure, resolved.
@@ -243,14 +256,56 @@ pub struct MachineText {
 impl Eq for MachineText {}
 
 impl Experiment {
-    /// Parses the experiment and the figures of a thread.
+    /// Parses the experiment and the figures of a shipped thread.
     pub fn parse(
         thread: &str,
         published: &str,
         experiment: &str,
     ) -> Result<Experiment, ReproduceError> {
-        let published = Published::parse(thread, published)?;
-        let file = format!("experiments/{thread}.toml");
+        let published = Published::parse(thread, &format!("published/{thread}.toml"), published)?;
+        Experiment::of_text(published, format!("experiments/{thread}.toml"), experiment)
+    }
+
+    /// Reads the experiment of a user, and the figures that it predicts: those of the file that its
+    /// key `published` names, or else those of the shipped thread of the same name.
+    pub fn read(path: &str, files: &dyn InputFiles) -> Result<Experiment, ReproduceError> {
+        let text = read_text(path, files)?;
+        let fault = |at: usize, what: String| ReproduceError::File {
+            file: path.to_owned(),
+            line: line_of(&text, at),
+            what,
+        };
+        let head: Head = toml::from_str(&text)
+            .map_err(|e| fault(e.span().unwrap_or(0..0).start, e.message().to_owned()))?;
+        let thread = head.thread.get_ref();
+        let published = match &head.published {
+            Some(name) => {
+                let beside = Beside::new(path, files);
+                let rows = read_text(name.get_ref(), &beside)
+                    .map_err(|e| fault(name.span().start, e.to_string()))?;
+                Published::parse(thread, name.get_ref(), &rows)?
+            }
+            None => {
+                let shipped = experiments().iter().find(|shipped| shipped.name == thread);
+                let rows = shipped.ok_or_else(|| {
+                    let what = format!(
+                        "no thread \"{thread}\" is shipped: name a file of its figures, as in \
+                         published = \"rows.toml\", or one of the threads {}",
+                        threads().collect::<Vec<_>>().join(", ")
+                    );
+                    fault(head.thread.span().start, what)
+                })?;
+                Published::parse(thread, &format!("published/{thread}.toml"), rows.published)?
+            }
+        };
+        Experiment::of_text(published, path.to_owned(), &text)
+    }
+
+    fn of_text(
+        published: Published,
+        file: String,
+        experiment: &str,
+    ) -> Result<Experiment, ReproduceError> {
         let fault = |at: usize, what: String| ReproduceError::File {
             file: file.clone(),
             line: line_of(experiment, at),
@@ -258,7 +313,7 @@ impl Experiment {
         };
         let parsed: File = toml::from_str(experiment)
             .map_err(|e| fault(e.span().unwrap_or(0..0).start, e.message().to_owned()))?;
-        if parsed.thread != thread {
+        if parsed.thread != published.thread {
             return Err(fault(0, format!("the thread is \"{}\"", parsed.thread)));
         }
         let place = |rule: Spanned<Rule>| PlacedRule {
@@ -379,7 +434,7 @@ impl Experiment {
         };
         let baseline = sum.baseline.map(|pairs| {
             let pairs = pairs.into_iter();
-            pairs.map(|(k, v)| Ok((k, self.fill(line, &v, &vars)?))).collect()
+            pairs.map(|(k, v)| self.fill(line, &v, &vars).map(|v| (k, v))).collect()
         });
         let setup = SetupText {
             machine: self.machine(&need(sum.machine, "machine")?, &vars, line)?,

@@ -15,6 +15,7 @@ use super::experiment::{Experiment, Fitted};
 use super::figure::{Outcome, predict};
 use super::job::Runs;
 use super::plan::{Plan, Wanted};
+use crate::input::InputFiles;
 use crate::session::SessionError;
 
 /// Largest number of sweeps. A fit that reaches it says so.
@@ -51,9 +52,11 @@ pub enum FitError {
     Session(#[from] SessionError),
 }
 
-/// Fits the parameters of an experiment. `execute` makes the runs of a plan.
+/// Fits the parameters of an experiment, whose rules may name `files`. `execute` makes the runs of
+/// a plan.
 pub fn fit(
     experiment: &Experiment,
+    files: &dyn InputFiles,
     execute: &mut dyn FnMut(&Plan) -> Result<Runs, SessionError>,
 ) -> Result<Fit, FitError> {
     let mut at = experiment.clone().unfitted();
@@ -75,7 +78,7 @@ pub fn fit(
         settled = true;
         for parameter in &mut parameters {
             let before = parameter.fitted.clone();
-            minimise(&mut at, parameter, execute)?;
+            minimise(&mut at, parameter, files, execute)?;
             settled &= parameter.fitted == before;
         }
     }
@@ -86,6 +89,7 @@ pub fn fit(
 fn minimise(
     at: &mut Experiment,
     parameter: &mut FittedParameter,
+    files: &dyn InputFiles,
     execute: &mut dyn FnMut(&Plan) -> Result<Runs, SessionError>,
 ) -> Result<(), FitError> {
     let Fitted { grid, cells, .. } = at.fitted[&parameter.name].clone();
@@ -93,7 +97,7 @@ fn minimise(
     parameter.grid.clear();
     for value in grid {
         at.fitted[&parameter.name].value.clone_from(&value);
-        let plan = Plan::new(at.clone(), &wanted)?;
+        let plan = Plan::with_files(at.clone(), &wanted, files)?;
         let runs = execute(&plan)?;
         parameter.figures = plan.cells.len();
         parameter.grid.push((value, mean_square(&plan, &runs)));

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use scxlab_bpf::vm::Engine;
 use scxlab_machine::Machine;
+use scxlab_workload::Program;
 use scxlab_workload::program::TimeSpan;
-use scxlab_workload::{Program, WorkloadArg, parse_workload_arg};
 
 use super::ReproduceError;
 use super::experiment::{
@@ -18,7 +18,7 @@ use super::experiment::{
 };
 use super::published::Table;
 use super::template::{Vars, fill};
-use crate::input::{NoFiles, SchedulerInput};
+use crate::input::{self, InputFiles, NoFiles, SchedulerInput, Workload};
 use crate::prepare::Prepared;
 use crate::scheduler::DEFAULT_CLASS;
 use crate::session::PERTURB;
@@ -108,8 +108,18 @@ pub struct Setup {
 }
 
 impl Plan {
-    /// Plans the cells of a thread. Resolves every machine, workload, scheduler and knob.
+    /// Plans the cells of a thread whose rules name shipped things only. Resolves every machine,
+    /// workload, scheduler and knob.
     pub fn new(experiment: Experiment, wanted: &Wanted) -> Result<Plan, ReproduceError> {
+        Plan::with_files(experiment, wanted, &NoFiles)
+    }
+
+    /// As `new`, for rules that may name files: objects, workloads and machines.
+    pub fn with_files(
+        experiment: Experiment,
+        wanted: &Wanted,
+        files: &dyn InputFiles,
+    ) -> Result<Plan, ReproduceError> {
         for id in &wanted.tables {
             if experiment.published.table(id).is_none() {
                 let all = experiment.published.tables.iter().map(|t| t.id.as_str());
@@ -120,7 +130,7 @@ impl Plan {
                 });
             }
         }
-        let mut planner = Planner { wanted, setups: Vec::new(), known: BTreeMap::new() };
+        let mut planner = Planner { wanted, files, setups: Vec::new(), known: BTreeMap::new() };
         let mut cells = Vec::new();
         let tables = experiment.published.tables.iter().enumerate();
         for (at, table) in tables {
@@ -153,6 +163,7 @@ impl Plan {
 
 struct Planner<'a> {
     wanted: &'a Wanted,
+    files: &'a dyn InputFiles,
     setups: Vec<Setup>,
     /// Setups and prepared schedulers by text, so that each is resolved once.
     known: BTreeMap<String, usize>,
@@ -255,10 +266,10 @@ impl Planner<'_> {
         let fault = |what: String| experiment.fault(figure.line, what);
         let machine = match &self.wanted.machine {
             Some(machine) => machine.clone(),
-            None => machine(&text.machine).map_err(&fault)?,
+            None => machine(&text.machine, self.files).map_err(&fault)?,
         };
         let machine = self.share(machine);
-        let program = workload(experiment, figure).map_err(&fault)?;
+        let program = workload(experiment, figure, self.files).map_err(&fault)?;
         let scheduler = self.scheduler(&text.scheduler, &machine).map_err(&fault)?;
         let time = |text: &Option<String>| {
             let parse = |text: &String| text.parse::<TimeSpan>().map(|time| time.0);
@@ -298,7 +309,7 @@ impl Planner<'_> {
         if let Some(setup) = self.setups.iter().rev().find(same) {
             return Ok(setup.scheduler.clone());
         }
-        let input = SchedulerInput::resolve(text, &NoFiles).map_err(|e| e.to_string())?;
+        let input = SchedulerInput::resolve(text, self.files).map_err(|e| e.to_string())?;
         Prepared::simulated(&input, machine).map_err(|e| e.to_string())
     }
 }
@@ -328,9 +339,9 @@ impl Setup {
 }
 
 /// Resolves a machine, and replaces the keys of its file that the experiment sets.
-fn machine(text: &MachineText) -> Result<Machine, String> {
+fn machine(text: &MachineText, files: &dyn InputFiles) -> Result<Machine, String> {
     if text.set.is_empty() {
-        return Machine::resolve(&text.name).map_err(|e| e.to_string());
+        return input::machine(&text.name, files).map_err(|e| e.to_string());
     }
     let presets = scxlab_machine::presets();
     let Some((name, file)) = presets.iter().find(|(name, _)| *name == text.name) else {
@@ -353,7 +364,11 @@ fn merge(into: &mut toml::Table, from: &toml::Table) {
     }
 }
 
-fn workload(experiment: &Experiment, figure: &Figure) -> Result<Program, String> {
+fn workload(
+    experiment: &Experiment,
+    figure: &Figure,
+    files: &dyn InputFiles,
+) -> Result<Program, String> {
     let text = &figure.setup.workload;
     let (name, vars) = text.split_once(',').unwrap_or((text, ""));
     if let Some(file) = experiment.workloads.get(name) {
@@ -364,10 +379,11 @@ fn workload(experiment: &Experiment, figure: &Figure) -> Result<Program, String>
         }
         return scxlab_workload::load(name, &file).map_err(|e| e.to_string());
     }
-    match parse_workload_arg(text).map_err(|e| e.to_string())? {
-        WorkloadArg::Program(program) => Ok(*program),
-        _ => Err(format!(
-            "workload \"{text}\" must be a generator or a [workload] of the experiment"
+    match Workload::resolve(text, files).map_err(|e| e.to_string())? {
+        Workload::Program(program) => Ok(*program),
+        Workload::Command(_) => Err(format!(
+            "workload \"{text}\" is a command; it must be a generator, a file or a [workload] of the \
+             experiment"
         )),
     }
 }

@@ -66,10 +66,10 @@ struct Source {
 }
 
 impl Published {
-    /// Parses the file of the thread called `thread`.
-    pub fn parse(thread: &str, text: &str) -> Result<Published, ReproduceError> {
+    /// Parses the figures of the thread called `thread`. `file` names the file in messages.
+    pub fn parse(thread: &str, file: &str, text: &str) -> Result<Published, ReproduceError> {
         let file: File = toml::from_str(text).map_err(|e| ReproduceError::File {
-            file: file_name(thread),
+            file: file.to_owned(),
             line: line_of(text, e.span().unwrap_or(0..0).start),
             what: e.message().to_owned(),
         })?;
@@ -107,8 +107,4 @@ impl Table {
         let fits = |row: &Row| self.keys.iter().all(|key| row.key(key).as_ref() == keys.get(key));
         self.rows.iter().position(fits)
     }
-}
-
-fn file_name(thread: &str) -> String {
-    format!("published/{thread}.toml")
 }

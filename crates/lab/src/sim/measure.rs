@@ -223,15 +223,16 @@ fn switches(t: &mut MetricTable, k: &Kernel) {
 }
 
 fn cpu_times(t: &mut MetricTable, k: &Kernel) {
-    let sum = |f: fn(&CpuTime) -> u64| k.cpus.iter().map(|c| f(&c.time)).sum();
+    let times: Vec<CpuTime> = k.cpus.iter().map(|c| c.time_until(k.now)).collect();
+    let sum = |f: fn(&CpuTime) -> u64| times.iter().map(f).sum();
     t.count(&metric::CPU_BUSY, sum(|c| c.busy));
     t.count(&metric::CPU_IDLE, sum(|c| c.idle));
     t.count(&metric::CPU_OVERHEAD, sum(|c| c.overhead));
     t.count(&metric::CPU_LOCK_WAIT, sum(|c| c.lock_wait));
-    for c in &k.cpus {
-        t.count_part(&metric::ONE_CPU_BUSY, c.id.0, c.time.busy);
-        t.count_part(&metric::ONE_CPU_IDLE, c.id.0, c.time.idle);
-        t.count_part(&metric::ONE_CPU_OVERHEAD, c.id.0, c.time.overhead);
+    for (c, time) in k.cpus.iter().zip(&times) {
+        t.count_part(&metric::ONE_CPU_BUSY, c.id.0, time.busy);
+        t.count_part(&metric::ONE_CPU_IDLE, c.id.0, time.idle);
+        t.count_part(&metric::ONE_CPU_OVERHEAD, c.id.0, time.overhead);
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) type Checked = Result<(), WorkloadError>;
 pub(super) fn program(program: &Program) -> Checked {
     let total: u64 = program.threads.iter().map(|t| u64::from(t.instances)).sum();
     if total > MAX_THREADS {
-        let (at, what) = (SourcePlace::file(&program.name), "number of threads");
+        let (at, what) = (program.whole(), "number of threads");
         return Err(WorkloadError::Limit { at, what, value: total, max: MAX_THREADS });
     }
     if program.duration.is_some_and(|d| d.0 == 0) {
@@ -339,7 +339,7 @@ pub(super) fn cgroups(program: &Program) -> Result<Vec<CgroupDef>, WorkloadError
     paths.remove("/");
     if paths.len() >= MAX_CGROUPS as usize {
         let (value, max) = (paths.len() as u64, u64::from(MAX_CGROUPS) - 1);
-        let (at, what) = (SourcePlace::file(&program.name), "number of cgroups");
+        let (at, what) = (program.whole(), "number of cgroups");
         return Err(WorkloadError::Limit { at, what, value, max });
     }
     Ok(paths.into_values().collect())

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::check::{Checked, invalid};
 use super::{MAX_THREADS, region};
-use crate::error::{SourcePlace, WorkloadError};
+use crate::error::WorkloadError;
 use crate::program::guest::{MAX_GUESTS, MAX_VCPUS};
 use crate::program::{GuestDef, Part, Program, names};
 
@@ -47,7 +47,7 @@ fn numbers(program: &Program) -> Checked {
     ];
     for (what, value, max) in limits {
         if value > max && guests > 0 {
-            let at = SourcePlace::file(&program.name);
+            let at = program.whole();
             return Err(WorkloadError::Limit { at, what, value, max });
         }
     }

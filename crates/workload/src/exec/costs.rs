@@ -14,7 +14,7 @@ use crate::compile::insn::{LongCall, RegionAccess};
 use crate::program::{Pattern, PipeKind, Touch, TouchKind};
 
 macro_rules! costs {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[$doc:meta])* $name:ident = $part:ident.$cost:ident,)*) => {
         /// Costs in nanoseconds, charged to the calling task's CPU unless the field says otherwise.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct SyscallCosts {
@@ -22,18 +22,9 @@ macro_rules! costs {
         }
 
         impl SyscallCosts {
-            /// Returns the costs of a machine's table. Costs that the kernel model charges itself
-            /// are 0.
+            /// Returns the costs of a machine's table.
             pub fn of(table: &CostTable) -> Self {
-                let costs =
-                    SyscallCosts { $($name: table.workload_ns(stringify!($name)).unwrap_or(0),)* };
-                let calls = &table.syscall;
-                SyscallCosts {
-                    fork: calls.fork_ns,
-                    exec: calls.exec_ns,
-                    exit: calls.exit_ns,
-                    ..costs
-                }
+                SyscallCosts { $($name: table.$part.$cost,)* }
             }
         }
     };
@@ -41,54 +32,54 @@ macro_rules! costs {
 
 costs! {
     /// Going to sleep on a futex. An uncontended lock or semaphore costs nothing.
-    futex_wait,
+    futex_wait = workload.futex_wait_ns,
     /// Waking on a futex, once per call, however many threads wake.
-    futex_wake,
+    futex_wake = workload.futex_wake_ns,
     /// `clock_nanosleep`: setting the timer.
-    timer,
+    timer = workload.timer_ns,
     /// A pipe's read or write, per call.
-    pipe_rw,
+    pipe_rw = workload.pipe_rw_ns,
     /// Cache lines (not ns) of a pipe's state, which go over to the CPU that uses the pipe.
-    pipe_lines,
+    pipe_lines = workload.pipe_lines,
     /// Cache lines of a message in a pipe, which its reader gets from the writer's CPU.
-    pipe_message_lines,
+    pipe_message_lines = workload.pipe_message_lines,
     /// A pipe's copy, per KiB.
-    pipe_kib,
+    pipe_kib = workload.pipe_ns_per_kib,
     /// A socket's send or receive, per call.
-    sock_rw,
+    sock_rw = workload.sock_rw_ns,
     /// Cache lines of a socket's state.
-    sock_lines,
+    sock_lines = workload.sock_lines,
     /// Cache lines of a message in a socket.
-    sock_message_lines,
+    sock_message_lines = workload.sock_message_lines,
     /// A socket's copy, per KiB.
-    sock_kib,
+    sock_kib = workload.sock_ns_per_kib,
     /// `clone` or `fork`, in the parent before the child exists.
-    fork,
+    fork = syscall.fork_ns,
     /// `execve`, on the CPU that it chose for the task.
-    exec,
+    exec = syscall.exec_ns,
     /// `exit`, before the task is dead.
-    exit,
+    exit = syscall.exit_ns,
     /// `sched_setaffinity`, `setpriority`, `sched_setattr`.
-    sched_set,
+    sched_set = workload.sched_set_ns,
     /// A write to `cgroup.procs`.
-    cgroup_move,
+    cgroup_move = workload.cgroup_move_ns,
     /// `setxattr` on a cgroup's directory.
-    set_xattr,
+    set_xattr = workload.set_xattr_ns,
     /// Submitting an I/O and taking its completion.
-    io_submit,
+    io_submit = workload.io_submit_ns,
     /// Time until the device answers. The task sleeps.
-    io_latency,
+    io_latency = workload.io_latency_ns,
     /// The device's transfer, per KiB. The task sleeps.
-    io_kib,
+    io_kib = workload.io_ns_per_kib,
     /// Reading memory in sequence, per KiB. Charged as work.
-    mem_read_kib,
+    mem_read_kib = workload.mem_read_ns_per_kib,
     /// Writing memory in sequence, per KiB. Charged as work.
-    mem_write_kib,
+    mem_write_kib = workload.mem_write_ns_per_kib,
     /// One access that misses the cache: random order, or a chase. Charged as work.
-    mem_access,
+    mem_access = workload.mem_access_ns,
     /// CPU time of a pass of a loop in which no time has passed; at least 1. It is a guard, not a
     /// model: it bounds the number of events of a program that does nothing.
-    empty_loop,
+    empty_loop = workload.empty_loop_ns,
 }
 
 /// Size of a cache line in bytes. An access closer than this to the access before it is in the same

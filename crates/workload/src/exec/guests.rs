@@ -17,7 +17,7 @@ use scxlab_machine::id::{CgroupId, CpuId, TaskId};
 use super::region::{self, RegionPages};
 use super::{ExecConfig, Executor, known_cpus};
 use crate::compile::NodeInfo;
-use crate::error::WorkloadError;
+use crate::error::{SourcePlace, WorkloadError};
 use crate::program::guest::SpinLockKind;
 use crate::program::{GuestDef, Part, Program};
 
@@ -105,8 +105,10 @@ fn guest(
             (None, None) => None,
         }
     };
-    let program =
-        def.program.as_deref().ok_or_else(|| WorkloadError::NoThreads { program: name.clone() })?;
+    let program = def
+        .program
+        .as_deref()
+        .ok_or_else(|| WorkloadError::NoThreads { at: SourcePlace::file(&name) })?;
     let memory = def.memory.as_ref().map(|memory| NodeInfo { memory_bytes: memory.size.0 });
     let inner = ExecConfig {
         nr_cpus: def.vcpus,

@@ -169,7 +169,7 @@ impl Tables {
         plan.program.from_rtapp = plan.from_rtapp;
         let compiled = compile::compile(&plan.program)?;
         let program = &plan.program;
-        known_cpus(program, &compiled, &plan.cpus)?;
+        known_cpus(program, &plan.cpus)?;
         let mask = |list: &CpuList| sys::mask_of(list.iter());
         let mut tables = Tables {
             start: Vec::new(),
@@ -435,7 +435,7 @@ fn barrier_of(insn: &Insn) -> Option<(ObjectKind, ObjectRef)> {
 }
 
 /// Checks that every CPU that the program names is one that the run may use.
-fn known_cpus(program: &Program, compiled: &Compiled, cpus: &[u32]) -> Result<(), WorkloadError> {
+fn known_cpus(program: &Program, cpus: &[u32]) -> Result<(), WorkloadError> {
     let nr_cpus = cpus.iter().max().map_or(0, |max| max + 1);
     let check = |at: SourcePlace, who: &str, list: &CpuList| match list
         .iter()
@@ -450,19 +450,14 @@ fn known_cpus(program: &Program, compiled: &Compiled, cpus: &[u32]) -> Result<()
             problem: format!("thread \"{who}\" names CPU {cpu}, which this run may not use"),
         }),
     };
-    let place = |key: &'static str, number: usize| program.place(Part::Entry(key, number));
-    for (number, thread) in program.threads.iter().enumerate() {
-        thread
-            .cpus
-            .iter()
-            .try_for_each(|list| check(place("thread", number), &thread.name, list))?;
+    for (part, thread, list) in compile::cpu_lists(program) {
+        check(program.place(part), thread, list)?;
     }
     for (number, guest) in program.guests.iter().enumerate() {
-        guest.cpus.iter().try_for_each(|list| check(place("guest", number), &guest.name, list))?;
+        let place = || program.place(Part::Entry("guest", number));
+        guest.cpus.iter().try_for_each(|list| check(place(), &guest.name, list))?;
     }
-    let whole = || SourcePlace::file(&program.name);
-    let mut affinities = compiled.tables.affinities.iter();
-    affinities.try_for_each(|list| check(whole(), &program.name, list))
+    Ok(())
 }
 
 #[cfg(test)]

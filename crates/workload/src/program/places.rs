@@ -30,7 +30,7 @@ pub struct Places {
     text: Arc<str>,
     /// Offset of each entry of a list, or of a single value, by the key of the document.
     entries: BTreeMap<String, Vec<usize>>,
-    /// Offset of each op, by thread template and number (`Part::Op`).
+    /// Offset of each op, by thread template and number (`Part::Op`); empty for an rt-app file.
     ops: Vec<Vec<usize>>,
     /// Places in the program of each entry of `guest`.
     pub(super) guests: Vec<Places>,
@@ -83,11 +83,28 @@ impl Places {
         places
     }
 
-    /// Returns the place of a part, if the file has it.
+    /// Returns the places of a program from an rt-app file, whose tasks begin at these offsets. The
+    /// ops of a task are not known one by one.
+    pub(crate) fn of_rtapp(file: &str, text: &str, tasks: Vec<usize>) -> Places {
+        let entries = BTreeMap::from([("thread".to_owned(), tasks)]);
+        Places { file: file.to_owned(), text: text.into(), entries, ..Places::default() }
+    }
+
+    /// Returns the name of the file, if the program comes from one.
+    pub(super) fn file(&self) -> Option<&str> {
+        (!self.file.is_empty()).then_some(&self.file)
+    }
+
+    /// Returns the place of a part, if the file has it. An op whose place is not known has that of
+    /// its thread.
     pub(super) fn of(&self, part: Part) -> Option<SourcePlace> {
+        let entry = |key, index| self.entries.get(key).and_then(|list| list.get(index));
         let offset = match part {
-            Part::Entry(key, index) => self.entries.get(key)?.get(index)?,
-            Part::Op { thread, number } => self.ops.get(thread)?.get(number)?,
+            Part::Entry(key, index) => entry(key, index)?,
+            Part::Op { thread, number } => {
+                let op = self.ops.get(thread).and_then(|ops| ops.get(number));
+                op.or_else(|| entry("thread", thread))?
+            }
         };
         Some(SourcePlace::in_text(&self.file, &self.text, *offset))
     }
