@@ -416,6 +416,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     if let Some(e) = cause.downcast_ref::<ShrinkError>() {
         return Some(match e {
             ShrinkError::NotEjected(_) => Code::Input,
+            ShrinkError::Interrupted => Code::Ejected,
             ShrinkError::Prepare(e) => of_prepare(e),
             ShrinkError::Sim(e) => of_sim(e),
         });

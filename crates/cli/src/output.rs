@@ -95,6 +95,19 @@ pub fn publish(files: Files) -> Result<()> {
     files.publish().map_err(|(path, error)| failed(&path, error))
 }
 
+/// Removes the files of a folder whose names begin and end so, except those to keep: an earlier
+/// command wrote them.
+pub fn remove_others(folder: &Path, begin: &str, end: &str, keep: &[PathBuf]) -> Result<()> {
+    let entries = std::fs::read_dir(folder).map_err(|error| failed(folder, error))?;
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with(begin) && name.ends_with(end) && !keep.contains(&path) {
+            std::fs::remove_file(&path).map_err(|error| failed(&path, error))?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes the tables of a results folder.
 pub fn write_folder(
     folder: &Path,

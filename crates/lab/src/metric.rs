@@ -123,7 +123,8 @@ metrics! {
             COMPLETION_MEAN = metric("completion_mean", Unit::Ns).less();
     }
     "waiting" {
-        "from a wake-up until the task runs",
+        "from a wake-up until the task runs; absent if no wake-ups but those that end start offsets \
+         need have happened",
         "from `sched_waking` until the `sched_switch` to the task; if the task was still on its way \
          off a CPU, from `sched_wakeup`" =>
             WAKEUP_LATENCY = metric("wakeup_latency_<q>", Unit::Ns).less()

@@ -236,6 +236,12 @@ pub fn read(
             plural(machine.topology.nr_cpus(), "equal core")
         ));
     }
+    if imported.events.hotplugs > 0 {
+        replay.program.notes.push(format!(
+            "{file}: CPUs went off line or came on line {}; the replay has all CPUs all the time",
+            plural(imported.events.hotplugs, "time")
+        ));
+    }
     let faults = imported.damage().into_iter().chain(imported.missing());
     replay.program.notes.extend(faults.map(|text| format!("{file}: {text}")));
     Ok(Recorded { machine, knows_machine, imported, history, replay })

@@ -59,6 +59,8 @@ pub struct Shrunk {
 pub enum ShrinkError {
     #[error("there is nothing to shrink: the scheduler {0}")]
     NotEjected(String),
+    #[error("the budget was used up, or the command interrupted, before the first run had ended")]
+    Interrupted,
     #[error(transparent)]
     Prepare(#[from] PrepareError),
     #[error(transparent)]
@@ -81,6 +83,9 @@ pub fn shrink(request: &Request<'_>) -> Result<Shrunk, ShrinkError> {
         length: request.duration.or(request.program.duration.map(|d| d.0)).unwrap_or(request.cap),
     };
     let run = simulate_case(request, &whole, request.program)?;
+    if !run.was_ejected() && run.stop.was_interrupted() {
+        return Err(ShrinkError::Interrupted);
+    }
     if !run.was_ejected() {
         return Err(ShrinkError::NotEjected(format!(
             "stayed until the end ({}) with seed {}",

@@ -17,7 +17,7 @@ use scxlab_machine::id::CpuId;
 use scxlab_machine::topology::{Distance, Topology};
 use scxlab_workload::native::{NativeReport, NativeStop, NativeTask};
 use scxlab_workload::timers::TimerTotals;
-use scxlab_workload::{Program, RegionPages};
+use scxlab_workload::{Perturb, Program, RegionPages};
 
 use crate::guest::{self, GuestReport};
 use crate::probe::{ProbeData, TaskSum};
@@ -84,6 +84,7 @@ pub struct Measured<'a> {
     /// Instructions that the verifier processed, one entry per program.
     pub verified: &'a [u64],
     pub trace: Option<TraceCounts>,
+    pub perturb: Perturb,
 }
 
 impl Measured<'_> {
@@ -95,10 +96,14 @@ impl Measured<'_> {
         let work_units = report.work_units().saturating_add(in_guests);
         t.ratio(&metric::THROUGHPUT, work_units as f64, seconds);
         t.count(&metric::WORK_UNITS, work_units);
-        for (metric, times) in [
-            (&metric::WAKEUP_LATENCY, &reading.wakeup_latency),
-            (&metric::RUN_QUEUE_WAIT, &reading.run_queue_wait),
+        let begins = self.perturb.begins(self.tasks().len());
+        for (metric, times, begins) in [
+            (&metric::WAKEUP_LATENCY, &reading.wakeup_latency, begins),
+            (&metric::RUN_QUEUE_WAIT, &reading.run_queue_wait, 0),
         ] {
+            if times.count() <= begins {
+                continue;
+            }
             t.times(metric, times.count(), times.max, |at| times.quantile(u64::from(at)));
         }
         let reports = [*report].into_iter().chain(self.guests.iter().map(|guest| &guest.report));

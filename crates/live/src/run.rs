@@ -192,6 +192,7 @@ pub fn run(
         counters: &counters,
         verified: &verified,
         trace,
+        perturb: spec.perturb,
     };
     let run = Run {
         scheduler: label.to_owned(),

@@ -148,8 +148,10 @@ impl TaskHistory {
     }
 }
 
-/// Names of Linux's kernel threads; those that end in `/` have a CPU or a number behind it.
+/// First parts of the names of Linux's kernel threads. Names that programs may have, too, such as
+/// `loop0` and `nfsd`, are not among them.
 const KTHREADS: &[&str] = &[
+    "btrfs-",
     "cpuhp/",
     "ext4-",
     "idle_inject/",
@@ -159,6 +161,7 @@ const KTHREADS: &[&str] = &[
     "kauditd",
     "kblockd",
     "kcompactd",
+    "kdamond.",
     "kdevtmpfs",
     "khugepaged",
     "khungtaskd",
@@ -166,15 +169,24 @@ const KTHREADS: &[&str] = &[
     "ksoftirqd/",
     "kswapd",
     "kthreadd",
+    "kthrotld",
     "kworker/",
     "migration/",
+    "napi/",
     "oom_reaper",
+    "psimon",
     "rcu_",
     "rcub/",
     "rcuc/",
     "rcuog/",
     "rcuop/",
     "rcuos/",
+    "scsi_eh_",
+    "scsi_tmf_",
+    "sugov:",
+    "txg_sync",
+    "vhost-",
+    "watchdogd",
     "writeback",
     "xfsaild/",
 ];

@@ -133,18 +133,18 @@ pub fn write(
     with_csv: bool,
 ) -> Result<(), (PathBuf, io::Error)> {
     let manifest = folder.join(MANIFEST);
-    match fs::remove_file(&manifest) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err((manifest, error)),
-        _ => {}
-    }
+    fs::remove_file(&manifest).or_else(missing).map_err(|error| (manifest.clone(), error))?;
     let mut files = BTreeMap::new();
     for (name, table) in [(RUNS, runs_table(all)), (TASKS, tasks_table(all))] {
         let bytes = parquet::write(&table);
         let path = folder.join(name);
-        if with_csv {
-            let path = path.with_extension("csv");
-            atomic::write_file(&path, csv_of(&table).as_bytes()).map_err(|error| (path, error))?;
+        let csv = path.with_extension("csv");
+        match with_csv {
+            true => atomic::write_file(&csv, csv_of(&table).as_bytes()),
+            // Those of an earlier command would not fit the other files.
+            false => fs::remove_file(&csv).or_else(missing),
         }
+        .map_err(|error| (csv, error))?;
         atomic::write_file(&path, &bytes).map_err(|error| (path, error))?;
         files.insert(name.to_owned(), hash(&bytes));
     }
@@ -153,6 +153,11 @@ pub fn write(
     let mut text = serde_json::to_string_pretty(&stored).expect("plain data");
     text.push('\n');
     atomic::write_file(&manifest, text.as_bytes()).map_err(|error| (manifest, error))
+}
+
+/// Accepts that a file does not exist.
+fn missing(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// Returns a table as comma-separated values, with a line of names; what is absent is empty.

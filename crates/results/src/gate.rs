@@ -4,7 +4,7 @@
 //! Owns: the file's keys (`docs/reference/check.md`), and their defaults.
 
 use indexmap::IndexMap;
-use scxlab_lab::metric::{self, Better, Unit};
+use scxlab_lab::metric::{self, Better, Metric, Unit};
 use scxlab_workload::program::TimeSpan;
 use serde::Deserialize;
 use wildmatch::WildMatch;
@@ -18,7 +18,17 @@ pub struct Gate {
     /// alarm counts as passed.
     pub precision: f64,
     pub undecided: Undecided,
-    limits: Vec<(String, Limit)>,
+    entries: Vec<Entry>,
+}
+
+/// Limits of the metrics whose names a pattern fits.
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    pattern: String,
+    relative: Option<f64>,
+    absolute: Option<f64>,
+    /// Direction for all these metrics; None: each metric's own.
+    better: Option<BetterWord>,
 }
 
 /// How a comparison with too few runs ends.
@@ -65,7 +75,7 @@ struct LimitFile {
     better: Option<BetterWord>,
 }
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum BetterWord {
     Less,
@@ -102,63 +112,95 @@ impl Gate {
         if read.metric.is_empty() {
             return Err(wrong("it has no [metric.NAME], so nothing would be checked".to_owned()));
         }
-        let limits = read.metric.into_iter().map(|(name, limit)| {
-            let limit =
-                limit.of(&name).map_err(|why| wrong(format!("[metric.{name:?}]: {why}")))?;
-            Ok((name, limit))
+        let entries = read.metric.into_iter().map(|(pattern, limit)| {
+            let fault = |why| wrong(format!("[metric.{pattern:?}]: {why}"));
+            limit.entry(pattern.clone()).map_err(fault)
         });
         Ok(Gate {
             false_discovery_rate: rate,
             precision,
             undecided: read.undecided.unwrap_or(Undecided::Fail),
-            limits: limits.collect::<Result<_, _>>()?,
+            entries: entries.collect::<Result<_, _>>()?,
         })
     }
 
     /// Returns the limit of a metric; None if the gate does not check it. Of several entries that
-    /// fit, the first counts.
+    /// fit and tell a direction, the first counts.
     pub fn limit(&self, metric: &str) -> Option<Limit> {
-        let fits = |pattern: &str| WildMatch::new(pattern).matches(metric);
-        self.limits.iter().find(|(pattern, _)| fits(pattern)).map(|(_, limit)| *limit)
+        let own = metric::find(metric).map_or(Better::Open, |declared| declared.better);
+        let fitting = self.entries.iter().filter(|e| WildMatch::new(&e.pattern).matches(metric));
+        let mut limits = fitting.filter_map(|entry| {
+            let more_is_worse = match (entry.better, own) {
+                (Some(BetterWord::Less), _) | (None, Better::Less) => true,
+                (Some(BetterWord::More), _) | (None, Better::More) => false,
+                (None, Better::Open) => return None,
+            };
+            let Entry { relative, absolute, .. } = *entry;
+            Some(Limit { relative, absolute, more_is_worse })
+        });
+        limits.next()
     }
 
     /// Returns the names and patterns of the metrics that the gate checks.
     pub fn metrics(&self) -> impl Iterator<Item = &str> {
-        self.limits.iter().map(|(name, _)| name.as_str())
+        self.entries.iter().map(|entry| entry.pattern.as_str())
     }
 }
 
+/// Whether a name may fit both of two patterns, in which `*` stands for any text and `?` for one
+/// character.
+fn overlap(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    // Whether the rests of the patterns from here on overlap.
+    let mut rests = vec![vec![false; b.len() + 1]; a.len() + 1];
+    for i in (0..=a.len()).rev() {
+        for j in (0..=b.len()).rev() {
+            rests[i][j] = match (a.get(i), b.get(j)) {
+                (None, None) => true,
+                (Some(b'*'), other) => rests[i + 1][j] || other.is_some() && rests[i][j + 1],
+                (other, Some(b'*')) => rests[i][j + 1] || other.is_some() && rests[i + 1][j],
+                (Some(x), Some(y)) => (x == y || [x, y].contains(&&b'?')) && rests[i + 1][j + 1],
+                _ => false,
+            };
+        }
+    }
+    rests[0][0]
+}
+
 impl LimitFile {
-    fn of(self, name: &str) -> Result<Limit, String> {
-        let is_pattern = name.contains(['*', '?']);
-        let declared = match is_pattern {
-            true => metric::all().find(|m| {
-                let start = name.split(['*', '?']).next().unwrap_or_default();
-                m.name.split('<').next().unwrap_or_default().starts_with(start)
-                    || start.starts_with(m.name.split('<').next().unwrap_or(m.name))
-            }),
-            false => metric::find(name),
+    fn entry(self, pattern: String) -> Result<Entry, String> {
+        let is_pattern = pattern.contains(['*', '?']);
+        // `<op>` and the like stand for any text.
+        let any = |name: &str| {
+            let parts = name.split('<').map(|part| part.split_once('>').map_or(part, |(_, p)| p));
+            parts.collect::<Vec<_>>().join("*")
         };
-        let declared = declared.ok_or("no metric has this name (docs/reference/metrics.md)")?;
-        let more_is_worse = match (self.better, declared.better) {
-            (Some(BetterWord::Less), _) | (None, Better::Less) => true,
-            (Some(BetterWord::More), _) | (None, Better::More) => false,
-            (None, Better::Open) => {
-                return Err(
-                    "it has no better direction of its own: add better = \"less\" or \"more\""
-                        .into(),
-                );
-            }
+        let declared: Vec<&Metric> = match is_pattern {
+            true => metric::all().filter(|m| overlap(&pattern, &any(m.name))).collect(),
+            false => metric::find(&pattern).into_iter().collect(),
         };
-        let is_time = matches!(declared.unit, Unit::Ns) || name.ends_with("_ns");
+        if declared.is_empty() {
+            return Err("no metric has this name (docs/reference/metrics.md)".into());
+        }
+        if self.better.is_none() && declared.iter().all(|m| m.better == Better::Open) {
+            let why = "it has no better direction of its own: add better = \"less\" or \"more\"";
+            return Err(why.into());
+        }
+        let is_time = |m: &&Metric| matches!(m.unit, Unit::Ns) || m.name.ends_with("_ns");
+        let times = declared.iter().copied().filter(|m| is_time(m)).count();
+        if self.absolute.is_some() && times != 0 && times != declared.len() {
+            let why = "it fits times and other metrics, so that absolute has no unit: write an \
+                       entry for each";
+            return Err(why.into());
+        }
         let relative = self.relative.map(|amount| amount.part()).transpose();
         let relative = relative.map_err(|why| format!("relative: {why}"))?;
-        let absolute = self.absolute.map(|amount| amount.value(is_time)).transpose();
+        let absolute = self.absolute.map(|amount| amount.value(times != 0)).transpose();
         let absolute = absolute.map_err(|why| format!("absolute: {why}"))?;
         if relative.is_none() && absolute.is_none() {
             return Err("it has no limit: add relative = \"5 %\", absolute, or both".into());
         }
-        Ok(Limit { relative, absolute, more_is_worse })
+        Ok(Entry { pattern, relative, absolute, better: self.better })
     }
 }
 
@@ -218,6 +260,40 @@ mod tests {
         assert_eq!(Gate::default().metrics().count(), 7);
     }
 
+    /// Each metric that a pattern fits keeps its own direction, and one without direction is not
+    /// checked.
+    #[test]
+    fn a_pattern_has_the_directions_of_its_metrics() {
+        let gate = |pattern: &str| {
+            Gate::parse(&format!("[metric.'{pattern}']\nrelative = '5 %'\n"), "g").unwrap()
+        };
+        let every = ["*", "?*", "*a*"].map(gate);
+        for metric in metric::all().filter(|m| m.name.contains('a')) {
+            // A name with a part is no metric by itself.
+            let name = metric.name.replace(['<', '>'], "");
+            let Some(declared) = metric::find(&name) else { continue };
+            for gate in &every {
+                let worse = gate.limit(&name).map(|limit| limit.more_is_worse);
+                let expected = match declared.better {
+                    Better::Less => Some(true),
+                    Better::More => Some(false),
+                    Better::Open => None,
+                };
+                assert_eq!(worse, expected, "{name}");
+            }
+        }
+        for pattern in ["*latency*", "w*", "*_p99", "wakeup_latency_p?9", "wakeup*"] {
+            let limit = gate(pattern).limit("wakeup_latency_p99").expect(pattern);
+            assert!(limit.more_is_worse, "{pattern}");
+        }
+        assert_eq!(gate("*latency*").limit("throughput"), None);
+        assert_eq!(gate("c*").limit("context_switches"), None);
+        assert!(gate("cpu*").limit("cpu_overhead").unwrap().more_is_worse);
+        let both = "[metric.context_switches]\nrelative='1 %'\nbetter='less'\n\
+                    [metric.'*']\nrelative='5 %'\n";
+        assert!(Gate::parse(both, "g").unwrap().limit("context_switches").is_some());
+    }
+
     #[test]
     fn what_is_wrong_is_said() {
         assert!(why("").contains("metric"), "{}", why(""));
@@ -228,6 +304,9 @@ mod tests {
         assert!(why("[metric.throughput]\nrelative='-5 %'").contains("percentage"));
         assert!(why("[metric.migrations]\nrelative='5 %'").contains("better direction"));
         assert!(why("[metric.wakeup_latency_p99]\nabsolute=20").contains("no unit"));
+        assert!(why("[metric.'*']\nabsolute='20us'").contains("no unit"));
+        assert!(why("[metric.'x*y']\nrelative='1 %'").contains("no metric has this name"));
+        assert!(why("[metric.'context_s*']\nrelative='1 %'").contains("better direction"));
         assert!(why("[metric.throughput]\nrelativ='5 %'").contains("relativ"));
         assert!(why("false_discovery_rate=2\n[metric.throughput]\nrelative='1 %'").contains("0.5"));
     }

@@ -120,20 +120,20 @@ impl<W: Write + Send + 'static> PerfSchedSink<W> {
         self.running.insert(event.cpu.0, (key, event.time));
     }
 
-    fn off(&mut self, event: &Event, state: PrevState) {
-        let Some((key, since)) = self.running.remove(&event.cpu.0) else { return };
-        let run = event.time.saturating_sub(since);
+    /// Ends the time of the task that a CPU runs.
+    fn off(&mut self, now: Nanos, cpu: u32, state: PrevState) {
+        let Some((key, since)) = self.running.remove(&cpu) else { return };
+        let run = now.saturating_sub(since);
         let task = self.tasks.entry(key).or_default();
         task.run += run;
-        task.left = Some(event.time);
+        task.left = Some(now);
         let runnable = state == PrevState::Runnable && matches!(key, Key::Pid(_));
-        task.ready = runnable.then_some(event.time);
+        task.ready = runnable.then_some(now);
         if self.layout == PerfLayout::Timehist {
             let (name, off, delay) = (name(key, task, true), task.off, task.delay);
             self.write(format_args!(
-                "{:>15} [{:04}]  {name:<30} {} {} {}\n",
-                seconds(event.time),
-                event.cpu.0,
+                "{:>15} [{cpu:04}]  {name:<30} {} {} {}\n",
+                seconds(now),
                 millis(off),
                 millis(delay),
                 millis(run),
@@ -220,11 +220,17 @@ impl<W: Write + Send + 'static> Sink for PerfSchedSink<W> {
                 task.ready.get_or_insert(event.time);
             }
             EventKind::Switch { next, prev_state, .. } => {
-                self.off(event, prev_state);
+                self.off(event.time, event.cpu.0, prev_state);
                 self.on(next, event, names);
             }
             _ => {}
         }
+    }
+
+    /// Ends the times of the tasks that are on a CPU.
+    fn run_ended(&mut self, at: Nanos) {
+        let cpus: Vec<u32> = self.running.keys().copied().collect();
+        cpus.into_iter().for_each(|cpu| self.off(at, cpu, PrevState::Sleeping));
     }
 
     fn finish(&mut self) -> io::Result<()> {

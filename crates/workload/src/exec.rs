@@ -62,6 +62,13 @@ pub struct Perturb {
     pub compute_noise_permille: u32,
 }
 
+impl Perturb {
+    /// Returns an upper bound on the number of wake-ups of `tasks` tasks that end start offsets.
+    pub fn begins(&self, tasks: usize) -> u64 {
+        if self.start_offset_max == 0 { 0 } else { tasks as u64 }
+    }
+}
+
 /// Settings of an executor besides the program.
 #[derive(Clone, Debug, Default)]
 pub struct ExecConfig {

@@ -62,6 +62,13 @@ fn parse(name: &str, text: &str) -> Result<Program, WorkloadError> {
         let expected = "an object ({...})";
         return Err(WorkloadError::Syntax { at, found: "an array".to_owned(), expected });
     }
+    if first.strip_prefix('{').is_some_and(|rest| rest.trim_start().starts_with("\"traceEvents\""))
+    {
+        let at = SourcePlace::in_text(name, text, text.len() - first.len());
+        let found = "a trace in Chrome's JSON format, which has no wake-ups,".to_owned();
+        let expected = "a workload or a recording of scxlab record, perf sched or Perfetto";
+        return Err(WorkloadError::Syntax { at, found, expected });
+    }
     let mut program = if looks_like_rtapp(name, text) {
         rtapp::parse(name, text)?
     } else if first.starts_with('{') {

@@ -98,7 +98,7 @@ impl Seen<'_> {
             let group = self.group(tasks)?;
             return Ok(match *metric == RUN_QUEUE_WAIT {
                 true => group.run_queue_wait.count(),
-                false => group.wakeup_latency.count(),
+                false => group.wakeup_latency.count().saturating_sub(group.tasks),
             });
         }
         let counter = match *metric {
@@ -108,7 +108,10 @@ impl Seen<'_> {
             // The number of a guest's waits is no metric.
             _ => return Ok(u64::MAX),
         };
-        self.metric(counter.name).map(|count| count as u64)
+        let count = self.metric(counter.name)? as u64;
+        // A thread's start offset ends with a wake-up.
+        let begins = if *metric == WAKEUP_LATENCY { self.run.tasks.len() as u64 } else { 0 };
+        Ok(count.saturating_sub(begins))
     }
 }
 

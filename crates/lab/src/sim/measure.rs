@@ -39,7 +39,7 @@ pub struct FinishedRun<'a> {
 pub fn result(seen: FinishedRun<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64) -> Run {
     let FinishedRun { kernel: k, loaded, counters } = seen;
     let executor = executor(k);
-    let mut metrics = metrics(k, &spec.workload.unit, executor);
+    let mut metrics = metrics(k, spec, executor);
     counters.put(&mut metrics);
     let run = Run {
         scheduler: spec.scheduler.label().to_owned(),
@@ -176,8 +176,8 @@ fn times(t: &mut MetricTable, metric: &Metric, times: &TimeHistogram) {
     t.times(metric, all.len(), all.max(), |at| quantile(&all, at));
 }
 
-fn metrics(k: &Kernel, unit: &str, executor: &Executor) -> MetricTable {
-    let mut t = MetricTable::new(unit);
+fn metrics(k: &Kernel, spec: &SimSpec<'_>, executor: &Executor) -> MetricTable {
+    let mut t = MetricTable::new(&spec.workload.unit);
     let m = &k.metrics;
     let seconds = k.now as f64 / 1e9;
     t.ratio(&metric::THROUGHPUT, m.work_units as f64, seconds);
@@ -185,7 +185,10 @@ fn metrics(k: &Kernel, unit: &str, executor: &Executor) -> MetricTable {
     if let Some((threads, sum)) = executor.completed() {
         t.ratio(&metric::COMPLETION_MEAN, sum as f64, threads as f64);
     }
-    times(&mut t, &metric::WAKEUP_LATENCY, &m.wakeup_latency);
+    let begins = spec.perturb.begins(reports(k).len());
+    if m.wakeup_latency.count() > begins {
+        times(&mut t, &metric::WAKEUP_LATENCY, &m.wakeup_latency);
+    }
     times(&mut t, &metric::RUN_QUEUE_WAIT, &m.run_queue_wait);
     let mut timers = executor.timer_totals(k.now);
     measure_guests::executors(k).for_each(|guest| timers.add(&guest.timer_totals(k.now)));

@@ -35,6 +35,9 @@ pub enum Kind {
     Unknown,
 }
 
+/// The format has slices and no wake-ups.
+const CHROME: &str = "it has no wake-ups: record with scxlab record, perf sched or Perfetto";
+
 /// Files that are recognised to be refused: first bytes, what it is, what to do.
 const OTHERS: &[(&[u8], &str, &str)] = &[
     (b"PERFILE2", "the binary file of perf record", "give the text: perf script --ns -i FILE"),
@@ -46,7 +49,7 @@ const OTHERS: &[(&[u8], &str, &str)] = &[
     (b"\x28\xb5\x2f\xfd", "compressed", "decompress it: unzstd FILE"),
     (b"\xfd7zXZ\x00", "compressed", "decompress it: unxz FILE"),
     (b"PK\x03\x04", "a zip archive", "unpack it: unzip FILE"),
-    (b"{\"traceEvents\"", "a trace in Chrome's JSON format", "record a Perfetto trace instead"),
+    (b"{\"traceEvents\"", "a trace in Chrome's JSON format", CHROME),
 ];
 
 impl<'a> Input<'a> {

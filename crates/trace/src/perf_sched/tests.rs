@@ -43,6 +43,8 @@ fn drawn(layout: PerfLayout) -> String {
     at(15, switch(Some(1), Some(2), PrevState::Runnable));
     at(18, switch(Some(2), Some(1), PrevState::Sleeping));
     at(19, switch(Some(1), None, PrevState::Exited));
+    at(21, switch(None, Some(2), PrevState::Runnable));
+    sink.run_ended(25_000_000);
     sink.finish().unwrap();
     String::from_utf8(out.0.lock().unwrap().clone()).unwrap()
 }
@@ -55,7 +57,10 @@ fn timehist_has_a_line_for_each_time_on_a_cpu() {
     assert_eq!(lines[4], ["0.015000", "[0003]", "worker[1/7]", "0.000", "2.000", "5.000"]);
     assert_eq!(lines[5], ["0.018000", "[0003]", "other[2]", "0.000", "1.000", "3.000"]);
     assert_eq!(lines[6], ["0.019000", "[0003]", "worker[1/7]", "3.000", "3.000", "1.000"]);
-    assert_eq!(lines.len(), 7);
+    assert_eq!(lines[7], ["0.021000", "[0003]", "<idle>", "0.000", "0.000", "2.000"]);
+    // The run ended while the task was on the CPU.
+    assert_eq!(lines[8], ["0.025000", "[0003]", "other[2]", "3.000", "0.000", "4.000"]);
+    assert_eq!(lines.len(), 9);
 }
 
 #[test]
