@@ -875,7 +875,7 @@ fn random_programs_replay() {
         assert!(error.abs() <= 40.0, "seed {seed}: CPU time {error:+.1} %: {text}");
         off.extend((error.abs() > 2.0).then_some((seed, error)));
     }
-    println!("{off:.1?}");
+    println!("{off:.1?}, stuck: {stuck:?}");
     assert!(off.len() <= 12, "{off:?}");
     assert!(stuck.len() <= 2, "{stuck:?}");
 }

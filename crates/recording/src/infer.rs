@@ -20,6 +20,7 @@ mod roles;
 mod scale;
 mod task;
 mod timers;
+mod turns;
 mod units;
 mod waits;
 
@@ -185,6 +186,9 @@ fn program(plan: &Plan<'_>, machine: &Machine, options: &Options, copies: Copies
     };
     scaled.declare(&mut program);
     program.threads = threads(plan, scaled);
+    if copies.scale.is_one() {
+        turns::take_turns(&mut program);
+    }
     if !starts.doubtful.is_empty() && !rehearse::ends(&program) {
         program.semaphores.extend(starts.doubtful);
     }

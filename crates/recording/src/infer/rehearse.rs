@@ -4,24 +4,70 @@
 //! Owns: the ops without time: each takes none, and a thread goes on until it must wait for another
 //! thread. Tokens, bytes and parties are as in the executor.
 //! Does not: try every order. Programs whose every object has one waiter end in all orders if they
-//! end in one.
+//! end in one. Where several threads wait on one semaphore, or read one channel, each may take what
+//! another one takes in another order, so that a few orders are tried.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use scxlab_machine::Stream;
 use scxlab_workload::program::{Op, Program};
 
 /// Passes of each endless loop.
 const PASSES: u32 = 2;
 
+/// Number of orders that are tried if threads take from one another.
+const ORDERS: u64 = 8;
+
 /// Returns whether all threads come to the end of their passes.
 pub fn ends(program: &Program) -> bool {
+    let orders = if shares(program) { ORDERS } else { 1 };
+    (0..orders).all(|order| ends_in(program, order))
+}
+
+/// Whether several threads wait on one semaphore, or read one channel.
+fn shares(program: &Program) -> bool {
+    let mut takers: BTreeMap<(&'static str, &str), usize> = BTreeMap::new();
+    for thread in &program.threads {
+        let mut taken = BTreeSet::new();
+        takes(&thread.ops, &mut taken);
+        for object in taken {
+            *takers.entry(object).or_default() += 1;
+        }
+    }
+    takers.into_values().any(|threads| threads > 1)
+}
+
+/// Collects the semaphores and channels from which ops take.
+fn takes<'a>(ops: &'a [Op], taken: &mut BTreeSet<(&'static str, &'a str)>) {
+    for op in ops {
+        match op {
+            Op::Loop { ops, .. } => takes(ops, taken),
+            Op::SemWait(name) => _ = taken.insert(("semaphore", name)),
+            Op::Read { pipe, .. } => _ = taken.insert(("pipe", pipe)),
+            Op::Poll { pipes, .. } => {
+                taken.extend(pipes.iter().map(|pipe| ("pipe", pipe.as_str())));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Returns whether all threads come to the end if they go on in one of the orders: 0 is that in
+/// which they can go on, and the others are drawn.
+fn ends_in(program: &Program, order: u64) -> bool {
+    let mut stream = Stream::new(order, "rehearsal", 0);
     let mut stage = Stage::new(program);
     for (i, thread) in program.threads.iter().enumerate() {
         for _ in 0..thread.instances {
             stage.start(i);
         }
     }
-    while let Some(actor) = stage.ready.pop_front() {
+    loop {
+        if order > 0 && stage.ready.len() > 1 {
+            let next = stream.below(stage.ready.len() as u64) as usize;
+            stage.ready.swap(0, next);
+        }
+        let Some(actor) = stage.ready.pop_front() else { break };
         stage.run(actor);
     }
     stage.waiting == 0
@@ -285,6 +331,18 @@ mod tests {
         let poll = thread("a", "{ poll = { pipes = ['p', 'q'], bytes = 8 } }, { sem_post = 's' }");
         let write = thread("b", "{ write = { pipe = 'q', bytes = 8 } }, { sem_wait = 's' }");
         assert!(ends(&format!("{pipes}{poll}{write}")));
+    }
+
+    /// Of two threads that wait on one semaphore, `a` needs `b` to go on, and `c` needs either.
+    #[test]
+    fn threads_that_take_from_one_another_end_in_all_orders() {
+        let wait = |rest: &str| format!("{{ sem_wait = 'go' }}, {rest}");
+        let a = thread("a", &wait("{ sem_wait = 'more' }, { sem_post = 'done' }"));
+        let b = thread("b", &wait("{ sem_post = 'more' }, { sem_post = 'done' }"));
+        let (post, done) = ("{ sem_post = 'go' }", "{ sem_wait = 'done' }");
+        let with = |ops: [&str; 4]| thread("c", &ops.join(", ")) + &b + &a;
+        assert!(ends(&with([post, post, done, done])));
+        assert!(!ends(&with([post, done, post, done])));
     }
 
     #[test]
