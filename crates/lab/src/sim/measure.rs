@@ -155,6 +155,9 @@ fn notes(
     notes.extend(spec.scheduler.object.iter().flat_map(PreparedObject::notes));
     notes.extend(late_faults(k.ext.late_faults.iter().map(ToString::to_string)));
     notes.extend(object.and_then(interpreted));
+    if spec.scheduler.object.is_none() && spec.machine.topology.is_asymmetric() {
+        notes.push(SLOW_CPUS.to_owned());
+    }
     let (faults, total) = executor.faults();
     if let Some(first) = faults.first() {
         notes.push(format!("{total} system calls of the workload failed; the first: {first}"));
@@ -162,6 +165,10 @@ fn notes(
     notes.extend(measure_guests::notes(k));
     notes
 }
+
+/// Note of runs under the default class on a machine whose CPUs differ in capacity.
+const SLOW_CPUS: &str = "the model of EEVDF does not look for a CPU with enough capacity, so that a \
+                         task may stay on a slow CPU where Linux moves it (SD_ASYM_CPUCAPACITY)";
 
 /// Notes which functions of an object run in the interpreter, although machine code was asked for.
 fn interpreted(object: &Instance) -> Option<String> {
