@@ -65,7 +65,7 @@ pub enum EventKind {
         /// CPU after the migration.
         to: CpuId,
     },
-    /// A callback of the scheduler ran, starting at the event's time.
+    /// A callback of the scheduler ended at the event's time.
     Op {
         /// Index of the callback, for `Names::op`.
         op: u8,
@@ -107,7 +107,7 @@ pub enum EventKind {
         /// The kick flags.
         flags: u64,
     },
-    /// The CPU spun on a lock, starting at the event's time.
+    /// The CPU spun on a lock, until the event's time.
     LockWait {
         /// Key of the lock, for `Names::lock`.
         lock: u64,

@@ -15,13 +15,24 @@ use scxlab_workload::program::{Op, Program};
 /// Passes of each endless loop.
 const PASSES: u32 = 2;
 
-/// Number of orders that are tried if threads take from one another.
+/// Largest number of orders that are tried if threads take from one another.
 const ORDERS: u64 = 8;
+
+/// Ops of a program times the orders that are tried, at most, if that is more than one order. A
+/// rehearsal of a million ops takes about as long as reading the events that they come from.
+const MAX_OPS: u64 = 4_000_000;
 
 /// Returns whether all threads come to the end of their passes.
 pub fn ends(program: &Program) -> bool {
-    let orders = if shares(program) { ORDERS } else { 1 };
+    let ops: u64 = program.threads.iter().map(|thread| count(&thread.ops)).sum();
+    let orders = if shares(program) { (MAX_OPS / ops.max(1)).clamp(1, ORDERS) } else { 1 };
     (0..orders).all(|order| ends_in(program, order))
+}
+
+/// Returns the number of ops in a list, each loop's once.
+fn count(ops: &[Op]) -> u64 {
+    let one = |op: &Op| if let Op::Loop { ops, .. } = op { count(ops) } else { 1 };
+    ops.iter().map(one).sum()
 }
 
 /// Whether several threads wait on one semaphore, or read one channel.

@@ -121,8 +121,8 @@ fn a_wakeup() -> Tracer {
     let (a, b) = (TaskId(0), TaskId(1));
     emit(&mut tracer, 0, 0, EventKind::Fork { parent: None, child: a });
     emit(&mut tracer, 10, 0, switch(None, Some(0), PrevState::Runnable));
-    emit(&mut tracer, 20, 0, EventKind::Op { op: 0, cost_ns: 7, task: Some(b) });
-    emit(&mut tracer, 20, 0, EventKind::Op { op: 1, cost_ns: 5, task: Some(b) });
+    emit(&mut tracer, 27, 0, EventKind::Op { op: 0, cost_ns: 7, task: Some(b) });
+    emit(&mut tracer, 32, 0, EventKind::Op { op: 1, cost_ns: 5, task: Some(b) });
     emit(&mut tracer, 32, 0, EventKind::DsqInsert { task: b, dsq: 5, flags: 1 });
     emit(&mut tracer, 32, 0, EventKind::Kick { target: CpuId(2), flags: 2 });
     emit(&mut tracer, 32, 0, EventKind::Wakeup { task: b, target: CpuId(2), waker: Some(a) });
@@ -269,7 +269,7 @@ fn virtual_cpus_become_tracks() {
 fn the_rest_becomes_instants() {
     let mut tracer = tracer();
     tracer.names.set_lock(9, "rq 0");
-    emit(&mut tracer, 1, 3, EventKind::LockWait { lock: 9, wait_ns: 50 });
+    emit(&mut tracer, 51, 3, EventKind::LockWait { lock: 9, wait_ns: 50 });
     emit(&mut tracer, 2, 3, EventKind::Throttle { cgroup: CgroupId(4), on: true });
     tracer.printk(4, CpuId(3), "hello");
     let exit =

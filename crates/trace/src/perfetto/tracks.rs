@@ -184,7 +184,7 @@ impl Tracks {
     fn slice<W: Write>(
         &mut self,
         packets: &mut Packets<W>,
-        (time, length): (Nanos, Nanos),
+        (end, length): (Nanos, Nanos),
         cpu: CpuId,
         lane: usize,
         name: &str,
@@ -193,8 +193,8 @@ impl Tracks {
         let Some(busy) = self.busy_until.get_mut(cpu.idx()) else {
             return;
         };
-        let begin = time.max(busy[lane]);
-        let end = begin.saturating_add(length);
+        let begin = end.saturating_sub(length).max(busy[lane]);
+        let end = end.max(begin);
         busy[lane] = end;
         let track =
             if lane == 0 { self.cpu_track(packets, cpu) } else { self.lock_track(packets, cpu) };
