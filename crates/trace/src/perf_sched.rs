@@ -12,7 +12,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use scxlab_machine::{Nanos, TaskId};
+use scxlab_machine::{Nanos, TaskId, plural};
 
 use crate::event::{Event, EventKind, PrevState};
 use crate::names::Names;
@@ -238,8 +238,9 @@ impl<W: Write + Send + 'static> Sink for PerfSchedSink<W> {
         if self.layout == PerfLayout::Latency {
             self.latencies();
             if waiting > 0 {
+                let tasks = plural(waiting, "task");
                 self.write(format_args!(
-                    "  {waiting} tasks still waited for a CPU at the end; these waits are not counted\n"
+                    "  {tasks} still waited for a CPU at the end, which is not counted\n"
                 ));
             }
         }

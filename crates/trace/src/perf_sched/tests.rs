@@ -57,7 +57,7 @@ fn timehist_has_a_line_for_each_time_on_a_cpu() {
     assert_eq!(lines[4], ["0.015000", "[0003]", "worker[1/7]", "0.000", "2.000", "5.000"]);
     assert_eq!(lines[5], ["0.018000", "[0003]", "other[2]", "0.000", "1.000", "3.000"]);
     assert_eq!(lines[6], ["0.019000", "[0003]", "worker[1/7]", "3.000", "3.000", "1.000"]);
-    assert_eq!(lines[7], ["0.021000", "[0003]", "<idle>", "0.000", "0.000", "2.000"]);
+    assert_eq!(lines[7], ["0.021000", "[0003]", "<idle>", "9.000", "0.000", "2.000"]);
     // The run ended while the task was on the CPU.
     assert_eq!(lines[8], ["0.025000", "[0003]", "other[2]", "3.000", "0.000", "4.000"]);
     assert_eq!(lines.len(), 9);
@@ -73,6 +73,6 @@ fn latency_has_a_line_for_each_task() {
         ["worker:1", "6.000 ms", "2", "2.500 ms", "3.000 ms", "0.015000 s", "0.018000 s", ""]
     );
     assert!(lines[5].starts_with("  other:2 "), "{text}");
-    assert!(lines[7].contains("9.000 ms |        3 |"), "{text}");
+    assert!(lines[7].contains("13.000 ms |        3 |"), "{text}");
     assert!(lines[1..8].iter().all(|line| line.len() <= 140), "{text}");
 }
