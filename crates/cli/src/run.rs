@@ -356,7 +356,7 @@ fn publish(args: &RunArgs, part: &MachineRuns, done: &MachineResults) -> Result<
     let report = report(session, &done.results, &args.metrics.clone().unwrap_or_default());
     if let Some(folder) = folder {
         let is_simulated = done.results.runs.iter().any(|run| run.target == "sim");
-        let traces = is_simulated.then(|| trace_paths(part, On::Sim, None)).unwrap_or_default();
+        let traces = if is_simulated { trace_paths(part, On::Sim, None) } else { Vec::new() };
         output::remove_others(folder, "trace.", ".pftrace", &traces)?;
         output::write_file(&folder.join("results.json"), done.results.to_json().as_bytes())?;
         let text = report.text(Screen::default());
