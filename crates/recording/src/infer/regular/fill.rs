@@ -36,12 +36,15 @@ pub fn fill(
     };
     let usual: BTreeMap<Anchors, Usual> =
         cases(plan, items, frequent).into_iter().filter_map(usual).collect();
+    let posters = posters(items);
     for (&task, list) in items.iter_mut() {
         let found = gaps(plan, task, list, frequent.get(&alike(plan, task)));
         let (mut first, mut rest) = match &*found {
             [head, .., tail] if tail.1.is_cut => match turn(&usual, head, tail) {
-                Some((first, rest)) => (Some(first), rest),
-                None => {
+                Some((first, rest)) if takes_turns(plan, task, &posters, &first, &rest) => {
+                    (Some(first), rest)
+                }
+                _ => {
                     let anchor = list.get(head.1.to).and_then(|item| token(plan, task, &item.act));
                     (None, rest(&usual, head, tail, anchor))
                 }
@@ -97,6 +100,36 @@ fn turn(
     let of = |at: usize, begin: usize| (at - begin, whole[at], before[at]);
     let first = first.into_iter().map(|at| of(at, begin)).collect();
     Some((first, rest.into_iter().map(|at| of(at, 0)).collect()))
+}
+
+/// Returns the tasks that post to each semaphore.
+fn posters(items: &BTreeMap<TaskIndex, Vec<Item>>) -> BTreeMap<Semaphore, BTreeSet<TaskIndex>> {
+    let mut posters: BTreeMap<Semaphore, BTreeSet<TaskIndex>> = BTreeMap::new();
+    for (&task, items) in items {
+        for item in items {
+            if let Act::Post(semaphore) = item.act {
+                posters.entry(semaphore).or_default().insert(task);
+            }
+        }
+    }
+    posters
+}
+
+/// Whether a task takes turns: only one task wakes it, and it alone wakes the tasks to which it
+/// lacks posts. A server, or the client of one that others use, may have been ahead at the begin.
+fn takes_turns(
+    plan: &Plan<'_>,
+    task: TaskIndex,
+    posters: &BTreeMap<Semaphore, BTreeSet<TaskIndex>>,
+    first: &[New],
+    rest: &[New],
+) -> bool {
+    let posters = |semaphore| posters.get(&semaphore).map_or(0, BTreeSet::len);
+    let is_alone = |(_, token, _): &New| match (token, semaphore(plan, task, *token)) {
+        (Token::Post(_), Some(of @ Semaphore::Of(_))) => posters(of) == 1,
+        _ => false,
+    };
+    posters(Semaphore::Of(task)) == 1 && first.iter().chain(rest).all(is_alone)
 }
 
 /// Returns what a round lacks that the end of the recording cut off. The task begins again after
