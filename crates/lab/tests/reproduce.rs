@@ -128,7 +128,7 @@ fn mistakes_are_named_with_their_line() {
         ("[[rule]]\nmachine = 'x9'", "experiments/t.toml:11: no machine \"x9\""),
         ("[[rule]]\nworkload = 'hog'", "experiments/t.toml:11: unknown workload \"hog\""),
         ("[[rule]]\nworkload = 'hogs,tasks={m}'", "names {m}, which is no variable"),
-        ("[[rule]]\nworkload = 'a.toml'", "must be a generator or a [workload]"),
+        ("[[rule]]\nworkload = 'a.toml'", "experiments/t.toml:11: a.toml: entity not found"),
         ("[[rule]]\nnuma_balancing = 'maybe'", "must be one of off, on, ext, ext-3.9, ext-v5"),
         ("[[rule]]\nscale = '3*x'", "is no product of numbers"),
         ("[[rule]]\nmetric = 'x*throughput'", "is no sum of W*NAME or NAME"),
