@@ -158,18 +158,29 @@ impl NeverRan {
 /// Wait, in ns, after which a task may count as starved in a run of ten times this length or more.
 const STARVED_NS: u64 = 100_000_000;
 
+/// The kernel's default slice in ns, `SCX_SLICE_DFL`.
+const SLICE_DFL_NS: u64 = 20_000_000;
+
 /// A starved task ran for less than this part of the time for which it waited.
 const STARVED_PART: u64 = 1000;
 
-/// Tells whether a task starved in a run of `virtual_ns`: it waited for a tenth of the run or for
-/// 100 ms, whichever is shorter, each time before it ran, and ran for less than a thousandth of the
+/// Returns the wait from which a task that hardly ran counts as starved in a run of `virtual_ns`.
+pub fn long_wait(virtual_ns: u64) -> u64 {
+    (virtual_ns / 10).min(STARVED_NS)
+}
+
+/// Tells whether a task starved in a run of `virtual_ns`. A task that never ran did so if it waited
+/// for a hundredth of the run or the kernel's default slice, whichever is shorter; a task that ran,
+/// if it waited for `long_wait` each time before it ran, and ran for less than a thousandth of the
 /// time for which it waited. A task that waited for less may just not have had its turn yet. The
 /// mean over its waits counts, because a task that often wakes up for a moment waits for long in
 /// sum.
 pub fn is_starved(run_ns: u64, wait_ns: u64, switches: u64, virtual_ns: u64) -> bool {
-    let long = (virtual_ns / 10).min(STARVED_NS);
+    if run_ns == 0 {
+        return wait_ns > 0 && wait_ns >= (virtual_ns / 100).min(SLICE_DFL_NS);
+    }
     let each = wait_ns / (switches + 1);
-    each >= long && run_ns.saturating_mul(STARVED_PART) < wait_ns
+    each >= long_wait(virtual_ns) && run_ns.saturating_mul(STARVED_PART) < wait_ns
 }
 
 /// Returns the tasks that starved, and the threads of guests that never ran; how often a thread of

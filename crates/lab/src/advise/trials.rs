@@ -20,7 +20,7 @@ use super::value::Seen;
 use super::world::World;
 use super::{AdviseError, Observer, Request, State};
 use crate::metric::QUOTA_EXCESS;
-use crate::run::{Run, StopKind};
+use crate::run::{Run, StopKind, long_wait};
 use crate::session::{STACK_BYTES, SessionError};
 use crate::sim::{SimError, SimSpec, simulate_watching};
 
@@ -222,7 +222,8 @@ impl<'a> Trials<'a> {
 }
 
 /// Tells why a run speaks against its scheduler: an ejection, an irregular end, a cgroup that had
-/// more than its `cpu.max`, or a task that starved.
+/// more than its `cpu.max`, or a task that starved. A task that was forked shortly before the end
+/// lengthens the waits, and is no reason by itself.
 pub fn failure(run: &Run) -> Option<String> {
     if run.was_ejected() {
         return Some(format!("ejected: {}: {}", run.exit.kind, run.exit.message));
@@ -236,7 +237,7 @@ pub fn failure(run: &Run) -> Option<String> {
             "it does not keep cpu.max: a cgroup had {percent:.0} % more CPU time than its limit allows"
         ));
     }
-    let starved = run.never_ran.first()?;
+    let starved = run.never_ran.iter().find(|task| task.wait_ns >= long_wait(run.virtual_ns))?;
     Some(match starved.run_ns {
         0 => format!("task {} was runnable and never ran", starved.name),
         run_ns => format!(
