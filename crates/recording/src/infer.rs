@@ -20,7 +20,7 @@ mod roles;
 mod scale;
 mod task;
 mod timers;
-mod turns;
+mod together;
 mod units;
 mod waits;
 
@@ -187,7 +187,7 @@ fn program(plan: &Plan<'_>, machine: &Machine, options: &Options, copies: Copies
     scaled.declare(&mut program);
     program.threads = threads(plan, scaled);
     if copies.scale.is_one() {
-        turns::take_turns(&mut program);
+        together::begin_together(&mut program);
     }
     if !starts.doubtful.is_empty() && !rehearse::ends(&program) {
         program.semaphores.extend(starts.doubtful);

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use scxlab_workload::program::{BarrierDef, Op, Program, ThreadTemplate};
 
 /// Lets the threads that use a channel with several readers begin their passes together.
-pub fn take_turns(program: &mut Program) {
+pub fn begin_together(program: &mut Program) {
     let mut parties: BTreeMap<String, Parties> = BTreeMap::new();
     for (i, thread) in program.threads.iter().enumerate() {
         collect(&thread.ops, i, &mut parties);
@@ -108,7 +108,7 @@ mod tests {
         let [a, b] = readers.map(read);
         let text = thread("w", write) + &thread("a", &a) + &thread("b", &b);
         let mut program = scxlab_workload::load("t.toml", &text).unwrap();
-        take_turns(&mut program);
+        begin_together(&mut program);
         program
     }
 
