@@ -8,8 +8,9 @@
 //! the CPUs for which `take_resched` asks it to.
 //! Models: `sched_balance_rq()`, `sched_balance_find_src_group()`, `calculate_imbalance()`,
 //! `sched_balance_find_src_rq()`, `need_active_balance()`, fair.c v7.3.
-//! Differs: no misfit, packing, cache-aware or NUMA-preference balancing.
+//! Differs: no packing, cache-aware or NUMA-preference balancing.
 
+use super::asym::capacity_greater;
 use super::idlest::adjust_numa_imbalance;
 use super::lb_stats::{GroupStats, GroupType};
 use super::select::Words;
@@ -63,6 +64,8 @@ pub(super) enum ImbalanceKind {
     Load,
     Util,
     Task,
+    /// One task that needs a larger CPU.
+    Misfit,
 }
 
 /// One attempt to balance a domain (`struct lb_env`).
@@ -228,11 +231,12 @@ impl Fair {
             domain.balance_interval = weight;
             return;
         }
-        if lb.idle != IdleType::NewlyIdle {
+        let misfit = lb.kind == ImbalanceKind::Misfit;
+        if lb.idle != IdleType::NewlyIdle && !misfit {
             domain.nr_balance_failed += 1;
         }
         let stubborn = lb.kind == ImbalanceKind::Task && domain.nr_balance_failed > nice_tries + 2;
-        if stubborn && !self.request_active(env, lb, out) {
+        if (stubborn || misfit) && !self.request_active(env, lb, out) {
             self.back_off(lb);
             return;
         }
@@ -268,7 +272,7 @@ impl Fair {
     }
 
     fn back_off(&mut self, lb: &Attempt) {
-        if lb.idle == IdleType::NewlyIdle {
+        if lb.idle == IdleType::NewlyIdle || lb.kind == ImbalanceKind::Misfit {
             return;
         }
         let max = 2 * self.domains.shape(lb.this_cpu, lb.level).span_weight;
@@ -322,6 +326,7 @@ impl Fair {
             self.refresh_sums(lb.this_cpu, lb.level);
         }
         let shape = self.domains.shape(lb.this_cpu, lb.level);
+        let asym = shape.flags.asym_capacity;
         let (mut local, mut busiest) = (None, None);
         let (mut load, mut capacity, mut util, mut overloaded) = (0, 0, 0, false);
         for group in self.groups_from_own(lb.this_cpu, lb.level) {
@@ -333,10 +338,15 @@ impl Fair {
             };
             let smt = !own && lb.idle != IdleType::Busy && row.flags.share_capacity;
             stats.smt_balance = smt && stats.h_nr_running > 1;
+            if asym && !own {
+                self.count_misfits(env, group, &lb.cpus, lb.dst, &mut stats);
+            }
             stats.judge(row, shape.imbalance_pct);
             if own {
                 local = Some((group, stats));
-            } else if self.busier(busiest.as_ref(), group, &stats) {
+            } else if !(asym && self.left_alone(env, lb, local.as_ref(), group, &stats))
+                && self.busier(busiest.as_ref(), group, &stats)
+            {
                 busiest = Some((group, stats));
             }
             load += stats.load;
@@ -370,6 +380,25 @@ impl Fair {
         self.domains.shared[shared as usize].nr_idle_scan = scan as u32;
     }
 
+    /// Whether balancing between CPUs of different capacity passes a group over: `lb.dst` could
+    /// not help its misfit task, or is smaller than all of its CPUs, none of which has two tasks.
+    fn left_alone(
+        &self,
+        env: &dyn Env,
+        lb: &Attempt,
+        local: Option<&(usize, GroupStats)>,
+        group: usize,
+        stats: &GroupStats,
+    ) -> bool {
+        let (row, dst) = (&self.domains.groups[group], self.cpus[lb.dst].capacity);
+        if stats.kind == GroupType::Misfit {
+            return !self.core_free(env, lb.dst)
+                || !capacity_greater(dst, row.max_capacity)
+                || local.is_none_or(|(_, local)| local.kind != GroupType::HasSpare);
+        }
+        stats.kind <= GroupType::FullyBusy && capacity_greater(row.min_capacity, dst)
+    }
+
     fn busier(
         &self,
         busiest: Option<&(usize, GroupStats)>,
@@ -392,6 +421,7 @@ impl Fair {
         match stats.kind {
             GroupType::Overloaded => stats.avg_load > best.avg_load,
             GroupType::Imbalanced => false,
+            GroupType::Misfit => stats.misfit_load > best.misfit_load,
             GroupType::SmtBalance if stats.idle_cpus != 0 || best.idle_cpus != 0 => has_spare(),
             GroupType::SmtBalance | GroupType::FullyBusy => {
                 stats.avg_load > best.avg_load
@@ -426,7 +456,7 @@ impl Fair {
         let shape = self.domains.shape(lb.this_cpu, lb.level);
         let idle = lb.idle != IdleType::Busy;
         let (own, local) = &survey.local;
-        if busiest.kind == GroupType::Imbalanced {
+        if matches!(busiest.kind, GroupType::Imbalanced | GroupType::Misfit) {
             return true;
         }
         if local.kind > busiest.kind {
@@ -497,8 +527,12 @@ impl Fair {
         let shape = self.domains.shape(lb.this_cpu, lb.level);
         let idle = lb.idle != IdleType::Busy;
         let (own, local) = &mut survey.local;
-        lb.kind = ImbalanceKind::Task;
         lb.imbalance = 1;
+        if busiest.kind == GroupType::Misfit {
+            lb.kind = ImbalanceKind::Misfit;
+            return;
+        }
+        lb.kind = ImbalanceKind::Task;
         if matches!(busiest.kind, GroupType::SmtBalance | GroupType::Imbalanced) {
             return;
         }
@@ -565,6 +599,7 @@ impl Fair {
         let mut busiest = None;
         let (mut top, mut top_capacity) = (0, 1);
         let tasks = if self.numa.is_some() { self.tasks_to_move(lb, group) } else { TaskKind::All };
+        let asym = self.domains.shape(lb.this_cpu, lb.level).flags.asym_capacity;
         let row = &self.domains.groups[group];
         for cpu in cpumask::iter_within(&row.span, row.words.clone()) {
             let nr = self.nr_runnable(cpu);
@@ -575,6 +610,14 @@ impl Fair {
                 continue;
             }
             let capacity = self.cpus[cpu].capacity;
+            // A lone task stays on a CPU that is no smaller, unless a busy sibling slows it down.
+            if asym
+                && nr == 1
+                && self.core_free(env, cpu)
+                && !capacity_greater(self.cpus[lb.dst].capacity, capacity)
+            {
+                continue;
+            }
             match lb.kind {
                 ImbalanceKind::Load => {
                     let load = self.load(cpu);
@@ -593,6 +636,12 @@ impl Fair {
                 ImbalanceKind::Task => {
                     if u64::from(nr) > top {
                         (top, busiest) = (u64::from(nr), Some(cpu));
+                    }
+                }
+                ImbalanceKind::Misfit => {
+                    let misfit = self.cpus[cpu].misfit_load;
+                    if misfit > top {
+                        (top, busiest) = (misfit, Some(cpu));
                     }
                 }
             }

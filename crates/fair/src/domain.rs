@@ -8,15 +8,14 @@
 //! Models: `build_sched_domains()`, `sd_init()`, `build_overlap_sched_groups()`,
 //! `adjust_numa_imbalance()`, `cpu_attach_domain()`, topology.c v7.3: levels SMT, MC (the LLC), PKG
 //! (the node), NUMA by distance.
-//! Differs: no CLS level, no asymmetric capacity or packing; a level that would add no domain is
-//! never built.
+//! Differs: no CLS level, no packing by priority; a level that would add no domain is never built.
 
 use super::params::Params;
 use scxlab_machine::cpumask::{self, CpuMask};
 use scxlab_machine::id::{CpuId, Nanos};
 use scxlab_machine::topology::Topology;
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -63,6 +62,8 @@ pub(super) struct Flags {
     pub wake_affine: bool,
     /// Balancing spreads tasks over this domain and its siblings before it fills one of them.
     pub prefer_sibling: bool,
+    /// The CPUs have different capacities (`SD_ASYM_CPUCAPACITY`).
+    pub asym_capacity: bool,
 }
 
 /// The part of a domain's data that all CPUs of the domain share.
@@ -78,7 +79,8 @@ pub(super) struct Shape {
     pub imbalance_pct: u64,
     pub cache_nice_tries: u32,
     pub imb_numa_nr: u32,
-    /// Index into `Domains::shared` of the LLC domain; None for other domains.
+    /// Index into `Domains::shared`: of the LLC domain, and of the smallest domain that has CPUs of
+    /// all capacities; None for other domains.
     pub shared: Option<u32>,
 }
 
@@ -90,7 +92,10 @@ pub(super) struct SchedGroup {
     pub words: Range<usize>,
     pub weight: u32,
     pub cores: u32,
+    /// Sum of the CPUs' capacities, and the smallest and largest of them.
     pub capacity: u64,
+    pub min_capacity: u64,
+    pub max_capacity: u64,
     /// Flags of the domain one or more levels below that spans exactly this group; all false if
     /// there is none, as for a group of a single CPU.
     pub flags: Flags,
@@ -102,7 +107,7 @@ pub(super) struct SchedGroup {
     pub sums: u32,
 }
 
-/// State of an LLC that its CPUs share.
+/// State of an LLC, or of a domain that has CPUs of all capacities, that its CPUs share.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LlcShared {
     pub has_idle_cores: bool,
@@ -144,6 +149,11 @@ pub(super) struct Domains {
     pub llc_size: Vec<u32>,
     /// Level of each CPU's LLC domain in `of_cpu`, indexed by CPU; None if the LLC has no domain.
     pub llc_level: Vec<Option<u32>>,
+    /// Level of the smallest domain of each CPU, indexed by CPU, that has CPUs of all capacities
+    /// (`SD_ASYM_CPUCAPACITY_FULL`); None on a symmetric machine.
+    pub asym_level: Vec<Option<u32>>,
+    /// Some domain has CPUs of different capacity.
+    pub asymmetric: bool,
     /// `cores` holds the on-line CPUs of each core, indexed by core. `core_of` holds the core of
     /// each CPU, indexed by CPU.
     pub cores: Vec<SmallVec<[CpuId; 2]>>,
@@ -183,6 +193,7 @@ impl Domains {
             llc_of: topo.llc.clone(),
             llc_size: vec![1; n],
             llc_level: vec![None; n],
+            asym_level: vec![None; n],
             cores: vec![SmallVec::new(); cores],
             core_of: topo.core.clone(),
             ..Domains::default()
@@ -196,7 +207,33 @@ impl Domains {
             domains.llc_size[cpu] = cpumask::weight(levels[1].span(cpu));
         }
         domains.add_levels(topo, online, params, &levels);
+        domains.find_asym_levels(topo, online);
         domains
+    }
+
+    /// Finds the domains with CPUs of all capacities that are on line. If no NUMA level made such a
+    /// domain, its CPUs share the state of a search for an idle CPU.
+    fn find_asym_levels(&mut self, topo: &FairTopo, online: &[bool]) {
+        self.asymmetric = self.shapes.iter().any(|shape| shape.flags.asym_capacity);
+        if !self.asymmetric {
+            return;
+        }
+        let on = (0..topo.nr_cpus()).filter(|&cpu| online[cpu]);
+        let all = capacities(topo, on.clone().map(|cpu| CpuId(cpu as u32)));
+        for cpu in on {
+            let full = |d: &Domain| {
+                capacities(topo, cpumask::iter(&self.shapes[d.shape as usize].span)) == all
+            };
+            let Some(level) = self.of_cpu[cpu].iter().position(full) else {
+                continue;
+            };
+            self.asym_level[cpu] = Some(level as u32);
+            let shape = self.of_cpu[cpu][level].shape;
+            let row = &self.shapes[shape as usize];
+            if row.shared.is_none() && !row.flags.numa {
+                self.shapes[shape as usize].shared = Some(self.new_shared(shape));
+            }
+        }
     }
 
     fn add_levels(&mut self, topo: &FairTopo, online: &[bool], params: &Params, levels: &[Level]) {
@@ -284,7 +321,8 @@ impl Domains {
         let level = &levels[at];
         let span = level.span(cpu).clone();
         let span_weight = cpumask::weight(&span);
-        let (flags, imbalance_pct, cache_nice_tries) = kind_properties(level.kind, params);
+        let (mut flags, imbalance_pct, cache_nice_tries) = kind_properties(level.kind, params);
+        flags.asym_capacity = capacities(topo, cpumask::iter(&span)).len() > 1;
         let groups = self.make_groups(topo, levels, at, cpu);
         let shape = self.shapes.len() as u32;
         self.shapes.push(Shape {
@@ -358,10 +396,13 @@ impl Domains {
         let mut cores: Vec<u32> = cpumask::iter(&span).map(|i| topo.core[i.idx()]).collect();
         cores.sort_unstable();
         cores.dedup();
+        let capacity = || cpumask::iter(&span).map(|i| topo.capacity[i.idx()]);
         SchedGroup {
             weight: cpumask::weight(&span),
             cores: cores.len() as u32,
-            capacity: cpumask::iter(&span).map(|i| topo.capacity[i.idx()]).sum(),
+            capacity: capacity().sum(),
+            min_capacity: capacity().min().unwrap_or(0),
+            max_capacity: capacity().max().unwrap_or(0),
             flags,
             balance_mask,
             imbalance: false,
@@ -416,6 +457,26 @@ impl Domains {
         Some(&mut self.shared[shared as usize])
     }
 
+    /// State that the search for an idle CPU shares (`sd_balance_shared`): that of the smallest
+    /// domain that has CPUs of all capacities, else the LLC's.
+    fn balance_shared(&self, cpu: CpuId) -> Option<usize> {
+        let asym = self.asym_level[cpu.idx()];
+        let asym = asym.and_then(|level| self.shape(cpu, level as usize).shared);
+        asym.or_else(|| self.llc_shape(cpu)?.shared).map(|shared| shared as usize)
+    }
+
+    /// Whether a search near a CPU may find an idle core; false without SMT (`test_idle_cores()`).
+    pub fn has_idle_cores(&self, cpu: CpuId) -> bool {
+        let shared = self.balance_shared(cpu).filter(|_| self.smt_present);
+        shared.is_some_and(|at| self.shared[at].has_idle_cores)
+    }
+
+    pub fn set_idle_cores(&mut self, cpu: CpuId, some: bool) {
+        if let Some(at) = self.balance_shared(cpu) {
+            self.shared[at].has_idle_cores = some;
+        }
+    }
+
     /// On-line CPUs of a CPU's core, including the CPU itself, in ascending order.
     pub fn siblings(&self, cpu: CpuId) -> &[CpuId] {
         &self.cores[self.core_of[cpu.idx()] as usize]
@@ -424,6 +485,11 @@ impl Domains {
     pub fn share_cache(&self, a: CpuId, b: CpuId) -> bool {
         a == b || self.llc_of[a.idx()] == self.llc_of[b.idx()]
     }
+}
+
+/// Returns the different capacities of some CPUs.
+fn capacities(topo: &FairTopo, cpus: impl Iterator<Item = CpuId>) -> BTreeSet<u64> {
+    cpus.map(|cpu| topo.capacity[cpu.idx()]).collect()
 }
 
 /// Returns the words of a set from the first that is not 0 to the last.

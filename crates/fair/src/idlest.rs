@@ -74,7 +74,8 @@ impl Fair {
         if !self.domains.shape(this_cpu, level).flags.balance_fork {
             return None;
         }
-        let pct = self.domains.shape(this_cpu, level).imbalance_pct;
+        let shape = self.domains.shape(this_cpu, level);
+        let (pct, asym) = (shape.imbalance_pct, shape.flags.asym_capacity);
         let mut local = None;
         let mut idlest: Option<(usize, GroupStats)> = None;
         let groups: SmallVec<[usize; 64]> = self.groups_from_own(this_cpu, level).collect();
@@ -84,7 +85,7 @@ impl Fair {
                 continue;
             }
             let is_local = cpumask::test(span, this_cpu);
-            let stats = self.wakeup_stats(env, group, task, pct);
+            let stats = self.wakeup_stats(env, group, task, pct, asym);
             if is_local {
                 local = Some((group, stats));
             } else if idlest.as_ref().is_none_or(|(_, best)| idler(best, &stats)) {
@@ -173,6 +174,7 @@ impl Fair {
                 }
                 local.idle_cpus < idlest.idle_cpus
             }
+            GroupType::Misfit => local.max_capacity < idlest.max_capacity,
             GroupType::SmtBalance | GroupType::Imbalanced => false,
         }
     }
@@ -229,6 +231,7 @@ fn idler(best: &GroupStats, stats: &GroupStats) -> bool {
             best.idle_cpus < stats.idle_cpus
                 || best.idle_cpus == stats.idle_cpus && best.util > stats.util
         }
+        GroupType::Misfit => best.max_capacity < stats.max_capacity,
         GroupType::SmtBalance | GroupType::Imbalanced => false,
     }
 }

@@ -4,8 +4,7 @@
 //!
 //! Owns: the sums over a group and its classification.
 //! Models: `update_sg_lb_stats()`, `update_sg_wakeup_stats()`, `group_classify()`, fair.c v7.3.
-//! Differs: group types that need asymmetric capacity, packing or cache-aware balancing do not
-//! occur.
+//! Differs: group types that need packing or cache-aware balancing do not occur.
 
 use super::domain::SchedGroup;
 use super::select::Words;
@@ -23,6 +22,8 @@ pub(super) enum GroupType {
     HasSpare,
     /// The group has no capacity to spare, but is not overloaded.
     FullyBusy,
+    /// A task of the group needs a larger CPU.
+    Misfit,
     /// The group's CPUs are SMT siblings with more than one task, and the balancing CPU is idle.
     SmtBalance,
     /// Pinned tasks kept the group from being balanced.
@@ -44,6 +45,11 @@ pub(super) struct GroupStats {
     pub weight: u32,
     pub kind: GroupType,
     pub smt_balance: bool,
+    /// Balancing: largest load of a task that needs a larger CPU. Placement: 1 if the task fits on
+    /// no CPU of the group.
+    pub misfit_load: u64,
+    /// Capacity of the group's largest CPU, for placement.
+    pub max_capacity: u64,
     /// Some CPU of the group has more than one task.
     pub overloaded: bool,
 }
@@ -107,15 +113,16 @@ impl Fair {
     }
 
     /// Statistics of a group for the placement of `task` at fork or exec, as if `task` were on no
-    /// CPU.
+    /// CPU. `asym` tells that the domain has CPUs of different capacity.
     pub(super) fn wakeup_stats(
         &mut self,
         env: &dyn Env,
         group: usize,
         task: TaskId,
         imbalance_pct: u64,
+        asym: bool,
     ) -> GroupStats {
-        let mut stats = GroupStats::default();
+        let mut stats = GroupStats { misfit_load: u64::from(asym), ..GroupStats::default() };
         let (e, home) = (self.task(task).ent, self.task(task).cpu);
         let attached = self.ents[e].avg.last_update_time != 0;
         let task_load = self.task_h_load(e);
@@ -136,8 +143,12 @@ impl Fair {
             if nr_running == 0 && self.idle_without(env, cpu, task) {
                 stats.idle_cpus += 1;
             }
+            if stats.misfit_load != 0 && self.task_fits(e, cpu) {
+                stats.misfit_load = 0;
+            }
         }
         stats.capacity = row.capacity;
+        stats.max_capacity = row.max_capacity;
         stats.weight = row.weight;
         stats.kind = classify(row, &stats, imbalance_pct);
         if matches!(stats.kind, GroupType::FullyBusy | GroupType::Overloaded) {
@@ -156,6 +167,7 @@ fn classify(group: &SchedGroup, stats: &GroupStats, imbalance_pct: u64) -> Group
         _ if overloaded(stats, imbalance_pct) => GroupType::Overloaded,
         _ if group.imbalance => GroupType::Imbalanced,
         _ if stats.smt_balance => GroupType::SmtBalance,
+        _ if stats.misfit_load != 0 => GroupType::Misfit,
         _ if !has_capacity(stats, imbalance_pct) => GroupType::FullyBusy,
         _ => GroupType::HasSpare,
     }

@@ -23,6 +23,7 @@
 
 #![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]
 
+mod asym;
 mod balance;
 mod bandwidth;
 mod check;

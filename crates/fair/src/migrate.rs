@@ -71,6 +71,13 @@ impl Fair {
                 lb.imbalance -= 1;
                 return true;
             }
+            ImbalanceKind::Misfit => {
+                let misfit = !self.task_fits(e, lb.src);
+                if misfit {
+                    lb.imbalance = 0;
+                }
+                return misfit;
+            }
         };
         // After n failed balances of the domain, a task's load or utilisation may be up to about
         // 2^n times the imbalance.

@@ -27,6 +27,7 @@ impl Fair {
     pub fn newidle_balance(&mut self, env: &dyn Env, cpu: CpuId, now: Nanos) -> Newidle {
         let mut result = Newidle::default();
         self.update_clock(cpu, now);
+        self.cpus[cpu].misfit_load = 0;
         self.cpus[cpu].idle_stamp = now;
         let levels = self.domains.of_cpu[cpu.idx()].len();
         if !self.cpus[cpu].online || levels == 0 {

@@ -89,8 +89,7 @@ impl Fair {
             if cpumask::is_empty(&self.nohz.idle) {
                 return None;
             }
-            let busy_llc = self.domains.llc_shared(cpu).is_some_and(|s| s.nr_busy_cpus > 1);
-            if self.rq_nr_running(env, cpu) >= 2 || busy_llc {
+            if self.rq_nr_running(env, cpu) >= 2 || self.wants_idle_cpu(cpu) {
                 flags |= STATS | BALANCE;
             }
         }
@@ -107,6 +106,15 @@ impl Fair {
         let before = self.cpus[ilb].nohz_kick;
         self.cpus[ilb].nohz_kick = before | flags;
         (before == 0).then_some(ilb)
+    }
+
+    /// Whether the only task of a CPU may gain from an idle CPU. Where capacities differ, only a
+    /// larger CPU counts; elsewhere other busy CPUs of the LLC do, with which the task shares it.
+    fn wants_idle_cpu(&mut self, cpu: CpuId) -> bool {
+        match self.domains.asym_level[cpu.idx()] {
+            Some(_) => self.cpus[cpu].misfit_load != 0,
+            None => self.domains.llc_shared(cpu).is_some_and(|s| s.nr_busy_cpus > 1),
+        }
     }
 
     /// Returns the tickless CPU to kick: an idle CPU on an idle core, else any idle CPU.

@@ -3,11 +3,12 @@
 //! the chosen LLC if there is one.
 //!
 //! Owns: the wake-up fast path and its hints (wakee flips, recently used CPU, idle-core flag).
-//! Does not: fork and exec placement over domains (`idlest.rs`).
+//! Does not: fork and exec placement over domains (`idlest.rs`); the search among CPUs of different
+//! capacity (`asym.rs`).
 //! Models: `select_task_rq_fair()`, `wake_wide()`, `wake_affine()`, `select_idle_sibling()`,
 //! `select_idle_core()`, `select_idle_cpu()`, `select_idle_smt()`, `__update_idle_core()`, fair.c
 //! v7.3.
-//! Differs: no energy-aware placement, no asymmetric capacity, no clusters.
+//! Differs: no energy-aware placement, no clusters.
 
 use super::state::{CfsRqId, EntityId, Waker};
 use super::{Env, Fair};
@@ -219,7 +220,8 @@ impl Fair {
         this_eff < prev_eff + i64::from(sync)
     }
 
-    /// Returns an idle CPU that shares the target's cache, else the target.
+    /// Returns an idle CPU that shares the target's cache, else the target. Among CPUs of different
+    /// capacity, returns an idle CPU that is large enough, also beyond the cache.
     fn select_idle_sibling(
         &mut self,
         env: &dyn Env,
@@ -229,11 +231,14 @@ impl Fair {
         this_cpu: CpuId,
     ) -> CpuId {
         let e = self.task(task).ent;
-        if self.choose_idle(env, target, e) {
+        if self.asymmetric() {
+            self.sync_load(e);
+        }
+        if self.choose_idle(env, target, e) && self.suits(env, e, target) {
             return target;
         }
         let near = self.domains.share_cache(prev, target);
-        if prev != target && near && self.choose_idle(env, prev, e) {
+        if prev != target && near && self.choose_idle(env, prev, e) && self.suits(env, e, prev) {
             return prev;
         }
         // The waker is a per-CPU kernel thread, which has completed work for the task and is about
@@ -241,6 +246,7 @@ impl Fair {
         if env.curr_task(this_cpu).is_some_and(|t| env.per_cpu_kthread(t))
             && prev == this_cpu
             && self.rq_nr_running(env, this_cpu) <= 1
+            && self.suits(env, e, prev)
         {
             return prev;
         }
@@ -249,15 +255,19 @@ impl Fair {
             && self.domains.share_cache(recent, target)
             && self.choose_idle(env, recent, e)
             && cpumask::test(env.allowed(task), recent)
+            && self.suits(env, e, recent)
         {
             return recent;
+        }
+        if let Some(cpu) = self.select_idle_capacity(env, task, target) {
+            return cpu;
         }
         if self.domains.llc_level[target.idx()].is_none() {
             return target;
         }
         let mut has_idle_core = false;
         if self.domains.smt_present {
-            has_idle_core = self.domains.llc_shared(target).is_some_and(|s| s.has_idle_cores);
+            has_idle_core = self.domains.has_idle_cores(target);
             if !has_idle_core
                 && near
                 && let Some(cpu) = self.select_idle_smt(env, task, e, target, prev)
@@ -331,9 +341,7 @@ impl Fair {
                 return Some(cpu);
             }
         }
-        if let Some(shared) = self.domains.llc_shared(target) {
-            shared.has_idle_cores = false;
-        }
+        self.domains.set_idle_cores(target, false);
         found
     }
 
@@ -382,10 +390,8 @@ impl Fair {
         if !self.domains.smt_present {
             return;
         }
-        if self.core_is_idle(env, cpu)
-            && let Some(shared) = self.domains.llc_shared(cpu)
-        {
-            shared.has_idle_cores = true;
+        if self.core_is_idle(env, cpu) {
+            self.domains.set_idle_cores(cpu, true);
         }
     }
 
@@ -420,7 +426,7 @@ impl Fair {
     }
 }
 
-/// Iteration over a CPU set that begins after a given CPU, wraps around, and ends with that CPU.
+/// Iteration over a CPU set that begins at a given CPU, or after one, and wraps around.
 /// The set may shrink during the iteration.
 pub(super) struct Wrap {
     start: u32,
@@ -433,11 +439,16 @@ pub(super) struct Wrap {
 impl Wrap {
     /// `words` are the words of the set that are not 0.
     pub(super) fn new(after: CpuId, words: Range<usize>) -> Self {
-        let within = words.start as u32 * 64..words.end as u32 * 64;
-        Wrap { start: after.0 + 1, next: after.0 + 1, wrapped: false, within }
+        Self::from(CpuId(after.0 + 1), words)
     }
 
-    fn next(&mut self, words: &[u64]) -> Option<CpuId> {
+    /// Begins with the CPU itself.
+    pub(super) fn from(start: CpuId, words: Range<usize>) -> Self {
+        let within = words.start as u32 * 64..words.end as u32 * 64;
+        Wrap { start: start.0, next: start.0, wrapped: false, within }
+    }
+
+    pub(super) fn next(&mut self, words: &[u64]) -> Option<CpuId> {
         self.next_of(words, words, &mut 0)
     }
 

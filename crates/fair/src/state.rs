@@ -261,6 +261,9 @@ pub(super) struct FairCpu {
     pub clock: Nanos,
     pub clock_pelt: u64,
     pub lost_idle_time: u64,
+    /// Load of the running task if it needs a larger CPU and may run on one; else 0
+    /// (`rq->misfit_task_load`).
+    pub misfit_load: u64,
 
     // The EEVDF state: the tree contains all queued tasks except the running one.
     pub tree: EntityId,
@@ -323,6 +326,7 @@ impl FairCpu {
             clock: 0,
             clock_pelt: 0,
             lost_idle_time: 0,
+            misfit_load: 0,
             tree: EntityId::NIL,
             curr: EntityId::NIL,
             next: EntityId::NIL,

@@ -2,6 +2,7 @@
 //! A small driver that tests the class without the kernel: CPUs advance in fixed time steps, and
 //! tasks run and sleep.
 
+mod asym;
 mod balancing;
 mod bandwidth;
 mod competition;
@@ -192,7 +193,10 @@ impl Sim {
         self.world.curr[cpu.idx()] = next;
         self.log.push((self.now, cpu, next));
         match next {
-            Some(task) => self.fair.set_next(cpu, task, self.now),
+            Some(task) => {
+                self.fair.set_next(cpu, task, self.now);
+                self.fair.update_misfit(&self.world, cpu);
+            }
             None => self.fair.enter_idle(&self.world, cpu, self.now),
         }
     }
@@ -224,8 +228,16 @@ impl Sim {
     }
 
     fn tick(&mut self, cpu: CpuId) {
-        if self.fair.tick(cpu, self.now) != Resched::No {
+        let resched = self.fair.tick(cpu, self.now);
+        self.fair.update_misfit(&self.world, cpu);
+        if resched != Resched::No {
             self.schedule(cpu);
+        }
+        if let Some(idle) = self.fair.nohz_kick(&self.world, cpu, self.now)
+            && let Some(balanced) = self.fair.nohz_balance(&self.world, idle, self.now)
+        {
+            self.apply(&balanced);
+            self.resched_all();
         }
         if self.fair.balance_due(cpu, self.now) {
             let balanced = self.fair.balance(&self.world, cpu, self.now);

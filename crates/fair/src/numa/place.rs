@@ -176,9 +176,7 @@ impl Fair {
                 continue;
             }
             stats.idle_cpu = stats.idle_cpu.or(Some(cpu));
-            let cores = self.domains.llc_shape(cpu).and_then(|llc| llc.shared);
-            let may = cores.is_some_and(|l| self.domains.shared[l as usize].has_idle_cores);
-            if self.domains.smt_present && may && self.core_is_idle(env, cpu) {
+            if self.domains.has_idle_cores(cpu) && self.core_is_idle(env, cpu) {
                 idle_core = Some(cpu);
             }
         }

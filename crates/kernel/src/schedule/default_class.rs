@@ -215,6 +215,7 @@ impl Kernel {
         // this CPU's time up to `charged_until`. This task must not be charged for it again.
         self.tasks[task].exec_start = at.max(self.cpus[cpu].charged_until);
         self.fair.set_next(cpu, task, at);
+        self.fair_update_misfit(cpu);
         self.fair_follow_up(cpu);
         self.cpus[cpu].hrtick_at = None;
         self.fair_hrtick_start(cpu);
@@ -232,9 +233,16 @@ impl Kernel {
         self.charge_curr(cpu);
         let at = self.clock();
         let urgency = self.fair.tick(cpu, at);
+        self.fair_update_misfit(cpu);
         self.mirror_util(self.cpus[cpu].curr);
         self.fair_resched(cpu, urgency);
         self.fair_follow_up(cpu);
+    }
+
+    fn fair_update_misfit(&mut self, cpu: CpuId) {
+        if self.fair.asymmetric() {
+            with_view!(self, |fair, view| fair.update_misfit(&view, cpu));
+        }
     }
 
     pub(crate) fn fair_yield(&mut self, cpu: CpuId) {

@@ -156,7 +156,7 @@ fn notes(
     notes.extend(late_faults(k.ext.late_faults.iter().map(ToString::to_string)));
     notes.extend(object.and_then(interpreted));
     if spec.scheduler.object.is_none() && spec.machine.topology.is_asymmetric() {
-        notes.push(SLOW_CPUS.to_owned());
+        notes.push(ENERGY.to_owned());
     }
     let (faults, total) = executor.faults();
     if let Some(first) = faults.first() {
@@ -167,8 +167,8 @@ fn notes(
 }
 
 /// Note of runs under the default class on a machine whose CPUs differ in capacity.
-const SLOW_CPUS: &str = "the model of EEVDF does not look for a CPU with enough capacity, so that a \
-                         task may stay on a slow CPU where Linux moves it (SD_ASYM_CPUCAPACITY)";
+const ENERGY: &str = "the model of EEVDF places tasks by the CPUs' capacity; Linux places them for \
+                      energy if it has an energy model of the machine (EAS)";
 
 /// Notes which functions of an object run in the interpreter, although machine code was asked for.
 fn interpreted(object: &Instance) -> Option<String> {
