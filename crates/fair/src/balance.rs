@@ -8,12 +8,13 @@
 //! the CPUs for which `take_resched` asks it to.
 //! Models: `sched_balance_rq()`, `sched_balance_find_src_group()`, `calculate_imbalance()`,
 //! `sched_balance_find_src_rq()`, `need_active_balance()`, fair.c v7.3.
-//! Differs: no packing, cache-aware or NUMA-preference balancing.
+//! Differs: no packing by priority.
 
 use super::asym::capacity_greater;
 use super::idlest::adjust_numa_imbalance;
 use super::lb_stats::{GroupStats, GroupType};
 use super::select::Words;
+use super::state::Push;
 use super::weight::CAPACITY_SCALE;
 use super::{Env, Fair};
 use scxlab_machine::cpumask;
@@ -66,6 +67,8 @@ pub(super) enum ImbalanceKind {
     Task,
     /// One task that needs a larger CPU.
     Misfit,
+    /// A task that prefers the LLC of the balancing CPU.
+    LlcTask,
 }
 
 /// One attempt to balance a domain (`struct lb_env`).
@@ -88,6 +91,10 @@ pub(super) struct Attempt {
     pub dst_pinned: bool,
     pub new_dst: CpuId,
     pub active: bool,
+    /// Only tasks that prefer the LLC of `dst` may go.
+    pub llc_only: bool,
+    /// Some task was left alone, because it prefers another LLC than that of `dst`.
+    pub llc_pinned: bool,
 }
 
 impl Attempt {
@@ -191,6 +198,8 @@ impl Fair {
             dst_pinned: false,
             new_dst: this_cpu,
             active: false,
+            llc_only: false,
+            llc_pinned: false,
         }
     }
 
@@ -231,12 +240,16 @@ impl Fair {
             domain.balance_interval = weight;
             return;
         }
-        let misfit = lb.kind == ImbalanceKind::Misfit;
-        if lb.idle != IdleType::NewlyIdle && !misfit {
+        if lb.idle != IdleType::NewlyIdle && lb.kind != ImbalanceKind::Misfit && !lb.llc_pinned {
             domain.nr_balance_failed += 1;
         }
-        let stubborn = lb.kind == ImbalanceKind::Task && domain.nr_balance_failed > nice_tries + 2;
-        if (stubborn || misfit) && !self.request_active(env, lb, out) {
+        let push = match lb.kind {
+            ImbalanceKind::Task => domain.nr_balance_failed > nice_tries + 2,
+            ImbalanceKind::Misfit | ImbalanceKind::LlcTask => true,
+            ImbalanceKind::Load | ImbalanceKind::Util => false,
+        };
+        let push = push && !self.push_breaks_llc(env, lb);
+        if push && !self.request_active(env, lb, out) {
             self.back_off(lb);
             return;
         }
@@ -254,7 +267,8 @@ impl Fair {
         }
         lb.all_pinned = false;
         if self.cpus[lb.src].active_balance.is_none() {
-            self.cpus[lb.src].active_balance = Some(lb.this_cpu);
+            let llc_only = lb.kind == ImbalanceKind::LlcTask;
+            self.cpus[lb.src].active_balance = Some(Push { to: lb.this_cpu, llc_only });
             out.active.push(ActiveBalance { from: lb.src, to: lb.this_cpu });
         }
         true
@@ -326,10 +340,13 @@ impl Fair {
             self.refresh_sums(lb.this_cpu, lb.level);
         }
         let shape = self.domains.shape(lb.this_cpu, lb.level);
+        let (pct, nr_groups) = (shape.imbalance_pct, shape.groups.len());
         let asym = shape.flags.asym_capacity;
+        let between_llcs = self.between_llcs(shape.flags.share_llc);
         let (mut local, mut busiest) = (None, None);
         let (mut load, mut capacity, mut util, mut overloaded) = (0, 0, 0, false);
-        for group in self.groups_from_own(lb.this_cpu, lb.level) {
+        for at in 0..nr_groups {
+            let group = self.group_from_own(lb.this_cpu, lb.level, at);
             let row = &self.domains.groups[group];
             let own = cpumask::test(&row.span, lb.dst);
             let mut stats = match kept {
@@ -341,7 +358,11 @@ impl Fair {
             if asym && !own {
                 self.count_misfits(env, group, &lb.cpus, lb.dst, &mut stats);
             }
-            stats.judge(row, shape.imbalance_pct);
+            if between_llcs && !own {
+                self.count_preferring(lb, group, &mut stats);
+            }
+            stats.judge(&self.domains.groups[group], pct);
+            self.record_llc(lb, group, &stats);
             if own {
                 local = Some((group, stats));
             } else if !(asym && self.left_alone(env, lb, local.as_ref(), group, &stats))
@@ -421,6 +442,7 @@ impl Fair {
         match stats.kind {
             GroupType::Overloaded => stats.avg_load > best.avg_load,
             GroupType::Imbalanced => false,
+            GroupType::LlcBalance => stats.prefer_dst > best.prefer_dst,
             GroupType::Misfit => stats.misfit_load > best.misfit_load,
             GroupType::SmtBalance if stats.idle_cpus != 0 || best.idle_cpus != 0 => has_spare(),
             GroupType::SmtBalance | GroupType::FullyBusy => {
@@ -474,7 +496,8 @@ impl Fair {
         let groups = &self.domains.groups;
         if groups[group].flags.prefer_sibling
             && local.kind == GroupType::HasSpare
-            && self.sibling_imbalance(idle, *own, group, local, busiest) > 1
+            && (busiest.kind == GroupType::LlcBalance
+                || self.sibling_imbalance(idle, *own, group, local, busiest) > 1)
         {
             return true;
         }
@@ -528,11 +551,14 @@ impl Fair {
         let idle = lb.idle != IdleType::Busy;
         let (own, local) = &mut survey.local;
         lb.imbalance = 1;
-        if busiest.kind == GroupType::Misfit {
-            lb.kind = ImbalanceKind::Misfit;
+        lb.kind = match busiest.kind {
+            GroupType::Misfit => ImbalanceKind::Misfit,
+            GroupType::LlcBalance => ImbalanceKind::LlcTask,
+            _ => ImbalanceKind::Task,
+        };
+        if lb.kind != ImbalanceKind::Task {
             return;
         }
-        lb.kind = ImbalanceKind::Task;
         if matches!(busiest.kind, GroupType::SmtBalance | GroupType::Imbalanced) {
             return;
         }
@@ -636,6 +662,12 @@ impl Fair {
                 ImbalanceKind::Task => {
                     if u64::from(nr) > top {
                         (top, busiest) = (u64::from(nr), Some(cpu));
+                    }
+                }
+                ImbalanceKind::LlcTask => {
+                    let prefer = u64::from(self.nr_preferring(cpu, lb.dst));
+                    if prefer > top {
+                        (top, busiest) = (prefer, Some(cpu));
                     }
                 }
                 ImbalanceKind::Misfit => {

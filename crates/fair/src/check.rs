@@ -35,6 +35,10 @@ pub enum Violation {
     NumaGroup { group: usize, what: &'static str, kept: i64, found: i64 },
     #[error("CPU {cpu}: a queue's load is {kept}, should be {found}")]
     Load { cpu: CpuId, kept: u64, found: u64 },
+    #[error("CPU {cpu}: {kept} tasks prefer LLC {llc}, should be {found}")]
+    Preference { cpu: CpuId, llc: u32, kept: u32, found: u32 },
+    #[error("CPU {cpu}: {kept} runnable tasks are on their preferred LLC, should be {found}")]
+    AtHome { cpu: CpuId, kept: u32, found: u32 },
 }
 
 impl Fair {
@@ -48,6 +52,7 @@ impl Fair {
         let mut queued = waiting.clone();
         queued.extend(self.curr_queued(cpu));
         self.check_counts(cpu, &queued)?;
+        self.check_preferences(cpu, &queued)?;
         self.check_loads(cpu)?;
         self.check_group_sums(cpu)?;
         if !queued.is_empty() {
@@ -145,8 +150,7 @@ impl Fair {
     fn check_group_sums(&mut self, cpu: CpuId) -> Result<(), Violation> {
         for level in 0..self.domains.of_cpu[cpu.idx()].len() {
             self.refresh_sums(cpu, level);
-            let own = self.groups_from_own(cpu, level).next();
-            let group = &self.domains.groups[own.expect("a CPU is in a group")];
+            let group = &self.domains.groups[self.group_from_own(cpu, level, 0)];
             if *self.sums.of_group(group) != self.recount(&group.span) {
                 return Err(Violation::Sums { cpu, level });
             }

@@ -26,6 +26,8 @@ pub struct FairTopo {
     pub core: Vec<u32>,
     pub llc: Vec<u32>,
     pub node: Vec<u32>,
+    /// Size of each LLC, bytes.
+    pub llc_bytes: Vec<u64>,
     /// Capacity of each CPU; 1024 for the fastest.
     pub capacity: Vec<u64>,
     /// Distance from each node to each node; 10 is local.
@@ -39,6 +41,7 @@ impl FairTopo {
             core: of(&|cpu| topology.cpu(cpu).core.0),
             llc: of(&|cpu| topology.cpu(cpu).llc.0),
             node: of(&|cpu| topology.cpu(cpu).node.0),
+            llc_bytes: topology.llcs().iter().map(|llc| llc.size_bytes).collect(),
             capacity: topology.cpu_ids().map(|cpu| topology.cpu(cpu).capacity.into()).collect(),
             distance: topology.nodes().iter().map(|node| node.distances.clone()).collect(),
         }
@@ -114,6 +117,9 @@ pub(super) struct LlcShared {
     /// Number of CPUs that a wake-up may examine in search of an idle CPU.
     pub nr_idle_scan: u32,
     pub nr_busy_cpus: u32,
+    /// Utilisation and capacity of the LLC when the domain above it was last balanced.
+    pub util: u64,
+    pub capacity: u64,
 }
 
 /// A domain of one CPU: the index of the data that all CPUs of the domain share, and this CPU's own
@@ -159,6 +165,10 @@ pub(super) struct Domains {
     pub cores: Vec<SmallVec<[CpuId; 2]>>,
     pub core_of: Vec<u32>,
     pub smt_present: bool,
+    /// Number of CPUs of the largest core, on line or not (`cpu_smt_num_threads`).
+    pub smt_threads: u32,
+    /// Node of each CPU, indexed by CPU.
+    pub node_of: Vec<u32>,
 }
 
 /// A domain level under construction. `unit` holds the core, LLC or node of each CPU, indexed by
@@ -196,11 +206,14 @@ impl Domains {
             asym_level: vec![None; n],
             cores: vec![SmallVec::new(); cores],
             core_of: topo.core.clone(),
+            node_of: topo.node.clone(),
             ..Domains::default()
         };
         for cpu in (0..n).filter(|&cpu| online[cpu]) {
             domains.cores[topo.core[cpu] as usize].push(CpuId(cpu as u32));
         }
+        let threads = |core: u32| topo.core.iter().filter(|of| **of == core).count();
+        domains.smt_threads = (0..cores as u32).map(threads).max().unwrap_or(1) as u32;
         domains.smt_present = domains.cores.iter().any(|core| core.len() > 1);
         let levels = levels(topo, online);
         for cpu in (0..n).filter(|&cpu| online[cpu]) {
@@ -281,6 +294,7 @@ impl Domains {
             has_idle_cores: true,
             nr_idle_scan: weight,
             nr_busy_cpus: weight,
+            ..LlcShared::default()
         });
         self.shared.len() as u32 - 1
     }
@@ -475,6 +489,16 @@ impl Domains {
         if let Some(at) = self.balance_shared(cpu) {
             self.shared[at].has_idle_cores = some;
         }
+    }
+
+    /// Whether some LLC has several CPUs on line and is not alone (`sd_in_multi_llcs()`).
+    pub fn has_multi_llcs(&self) -> bool {
+        let all = |cpu: usize| {
+            let top = self.of_cpu[cpu].last()?;
+            Some(self.shapes[top.shape as usize].span_weight)
+        };
+        (0..self.of_cpu.len())
+            .any(|cpu| self.llc_size[cpu] > 1 && all(cpu).is_some_and(|n| n > self.llc_size[cpu]))
     }
 
     /// On-line CPUs of a CPU's core, including the CPU itself, in ascending order.

@@ -10,7 +10,6 @@ use super::lb_stats::{GroupStats, GroupType};
 use super::{Env, Fair, WakeFlags};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, TaskId};
-use smallvec::SmallVec;
 
 /// Largest difference between two nodes, in tasks, that is not balanced, so that a pair of tasks
 /// may stay on one node.
@@ -78,8 +77,8 @@ impl Fair {
         let (pct, asym) = (shape.imbalance_pct, shape.flags.asym_capacity);
         let mut local = None;
         let mut idlest: Option<(usize, GroupStats)> = None;
-        let groups: SmallVec<[usize; 64]> = self.groups_from_own(this_cpu, level).collect();
-        for group in groups {
+        for at in 0..self.domains.shape(this_cpu, level).groups.len() {
+            let group = self.group_from_own(this_cpu, level, at);
             let span = &self.domains.groups[group].span;
             if !cpumask::intersects(span, env.allowed(task)) {
                 continue;
@@ -119,16 +118,12 @@ impl Fair {
         }
     }
 
-    /// Iterates over the groups of a CPU's domain, beginning with the group that contains the CPU.
-    pub(super) fn groups_from_own(
-        &self,
-        cpu: CpuId,
-        level: usize,
-    ) -> impl Iterator<Item = usize> + '_ {
+    /// Returns the `at`-th group of a CPU's domain, counted from the group that contains the CPU.
+    pub(super) fn group_from_own(&self, cpu: CpuId, level: usize, at: usize) -> usize {
         let domain = &self.domains.of_cpu[cpu.idx()][level];
         let groups = &self.domains.shapes[domain.shape as usize].groups;
-        let (before, from_own) = groups.split_at(domain.own as usize);
-        from_own.iter().chain(before).map(|group| *group as usize)
+        let at = domain.own as usize + at;
+        groups[if at < groups.len() { at } else { at - groups.len() }] as usize
     }
 
     #[allow(clippy::too_many_arguments, reason = "one comparison, all of it needed")]
@@ -175,7 +170,7 @@ impl Fair {
                 local.idle_cpus < idlest.idle_cpus
             }
             GroupType::Misfit => local.max_capacity < idlest.max_capacity,
-            GroupType::SmtBalance | GroupType::Imbalanced => false,
+            GroupType::SmtBalance | GroupType::Imbalanced | GroupType::LlcBalance => false,
         }
     }
 
@@ -232,7 +227,7 @@ fn idler(best: &GroupStats, stats: &GroupStats) -> bool {
                 || best.idle_cpus == stats.idle_cpus && best.util > stats.util
         }
         GroupType::Misfit => best.max_capacity < stats.max_capacity,
-        GroupType::SmtBalance | GroupType::Imbalanced => false,
+        GroupType::SmtBalance | GroupType::Imbalanced | GroupType::LlcBalance => false,
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! Owns: the sums over a group and its classification.
 //! Models: `update_sg_lb_stats()`, `update_sg_wakeup_stats()`, `group_classify()`, fair.c v7.3.
-//! Differs: group types that need packing or cache-aware balancing do not occur.
+//! Differs: the group type that needs packing does not occur.
 
 use super::domain::SchedGroup;
 use super::select::Words;
@@ -28,6 +28,8 @@ pub(super) enum GroupType {
     SmtBalance,
     /// Pinned tasks kept the group from being balanced.
     Imbalanced,
+    /// A task of the group prefers the LLC of the balancing CPU.
+    LlcBalance,
     /// The group has more tasks than it can serve.
     Overloaded,
 }
@@ -48,6 +50,10 @@ pub(super) struct GroupStats {
     /// Balancing: largest load of a task that needs a larger CPU. Placement: 1 if the task fits on
     /// no CPU of the group.
     pub misfit_load: u64,
+    /// Number of tasks that prefer the LLC of the balancing CPU, and whether balancing should bring
+    /// one there.
+    pub prefer_dst: u32,
+    pub llc_balance: bool,
     /// Capacity of the group's largest CPU, for placement.
     pub max_capacity: u64,
     /// Some CPU of the group has more than one task.
@@ -165,6 +171,7 @@ impl Fair {
 fn classify(group: &SchedGroup, stats: &GroupStats, imbalance_pct: u64) -> GroupType {
     match () {
         _ if overloaded(stats, imbalance_pct) => GroupType::Overloaded,
+        _ if stats.llc_balance => GroupType::LlcBalance,
         _ if group.imbalance => GroupType::Imbalanced,
         _ if stats.smt_balance => GroupType::SmtBalance,
         _ if stats.misfit_load != 0 => GroupType::Misfit,

@@ -26,6 +26,7 @@
 mod asym;
 mod balance;
 mod bandwidth;
+mod cache;
 mod check;
 mod class;
 mod domain;
@@ -195,6 +196,8 @@ pub struct Fair {
     /// task to pull.
     overloaded: bool,
     nohz: nohz::Nohz,
+    /// None on a machine with a single LLC, or without cache-aware scheduling.
+    caches: Option<Box<cache::Caches>>,
     /// None without NUMA balancing.
     numa: Option<Box<numa::Numa>>,
     timers: Vec<BandwidthTimer>,
@@ -225,6 +228,7 @@ impl Fair {
             maybe_idle_cpus: vec![u64::MAX; nr_cpus.div_ceil(64)].into(),
             overloaded: false,
             nohz: nohz::Nohz::new(nr_cpus),
+            caches: None,
             numa: None,
             timers: Vec::new(),
             throttles: Vec::new(),
@@ -232,6 +236,10 @@ impl Fair {
         };
         fair.base_slice = fair.params.scaled_base_slice(fair.nr_online);
         fair.sums = Sums::new(nr_cpus, &mut fair.domains.groups);
+        if fair.params.features.sched_cache && fair.domains.has_multi_llcs() {
+            let caches = cache::Caches::new(&topo.llc_bytes, nr_cpus, fair.params.tick_ns);
+            fair.caches = Some(Box::new(caches));
+        }
         // All CPUs are idle at the start. They enter the set of tickless CPUs, so that other CPUs
         // balance for them.
         (0..nr_cpus as u32).for_each(|cpu| fair.nohz_enter(CpuId(cpu)));

@@ -10,7 +10,7 @@
 
 use super::balance::{Attempt, IdleType, ImbalanceKind, Move};
 use super::queue::Leave;
-use super::state::{CfsRqId, EntityId, Resched};
+use super::state::{CfsRqId, EntityId, Push, Resched};
 use super::{Balanced, EnqueueFlags, Env, Fair, WakeFlags};
 use scxlab_machine::cpumask;
 use scxlab_machine::id::{CpuId, Nanos, TaskId};
@@ -67,7 +67,7 @@ impl Fair {
                 load
             }
             ImbalanceKind::Util => self.ents[e].avg.util_avg.max(self.task_util_est(e)),
-            ImbalanceKind::Task => {
+            ImbalanceKind::Task | ImbalanceKind::LlcTask => {
                 lb.imbalance -= 1;
                 return true;
             }
@@ -88,7 +88,7 @@ impl Fair {
         true
     }
 
-    fn can_migrate(&self, env: &dyn Env, lb: &mut Attempt, e: EntityId) -> bool {
+    fn can_migrate(&mut self, env: &dyn Env, lb: &mut Attempt, e: EntityId) -> bool {
         let task = self.ents[e].task.expect("only tasks are listed");
         let domain = &self.domains.of_cpu[lb.this_cpu.idx()][lb.level];
         if self.ents[e].sched_delayed && lb.kind != ImbalanceKind::Load {
@@ -119,14 +119,19 @@ impl Fair {
             return false;
         }
         if lb.active {
-            return true;
+            return !self.wrong_llc(lb, e);
         }
         let nice_tries = self.domains.shape(lb.this_cpu, lb.level).cache_nice_tries;
+        let failed = domain.nr_balance_failed;
         let hot = match self.locality_lost(env, lb, task) {
+            0 if self.degrades_llc(lb, e) => {
+                lb.llc_pinned |= lb.kind != ImbalanceKind::LlcTask;
+                return false;
+            }
             0 => self.task_hot(env, lb, e),
             lost => lost > 0,
         };
-        !hot || domain.nr_balance_failed > nice_tries
+        !hot || failed > nice_tries
     }
 
     /// `migrate_degrades_locality()`: above 0 if the move takes the task away from its memory,
@@ -204,7 +209,7 @@ impl Fair {
     /// task that may go, possibly the running task. If the running task moved, this class no longer
     /// counts it as running; otherwise the class still does.
     pub fn active_balance(&mut self, env: &dyn Env, from: CpuId, now: Nanos) -> Option<Move> {
-        let to = self.cpus[from].active_balance.take()?;
+        let Push { to, llc_only } = self.cpus[from].active_balance.take()?;
         self.update_clock(from, now);
         self.update_clock(to, now);
         if !self.cpus[from].online || !self.cpus[to].online || self.nr_running(from) == 0 {
@@ -216,7 +221,9 @@ impl Fair {
         if let Some(curr) = curr {
             self.stop_entity(from, curr);
         }
-        let moved = self.push_one(env, from, to, level, now);
+        let mut lb = self.attempt(to, level, IdleType::Idle);
+        (lb.src, lb.active, lb.llc_only) = (from, true, llc_only);
+        let moved = self.push_one(env, lb, now);
         if let Some(curr) =
             curr.filter(|&e| moved.is_none_or(|m| self.ents[e].task != Some(m.task)))
         {
@@ -225,21 +232,12 @@ impl Fair {
         moved
     }
 
-    fn push_one(
-        &mut self,
-        env: &dyn Env,
-        from: CpuId,
-        to: CpuId,
-        level: usize,
-        now: Nanos,
-    ) -> Option<Move> {
-        let mut lb = self.attempt(to, level, IdleType::Idle);
-        lb.src = from;
-        lb.active = true;
+    fn push_one(&mut self, env: &dyn Env, mut lb: Attempt, now: Nanos) -> Option<Move> {
+        let (from, to) = (lb.src, lb.dst);
         let mut at = self.cpus[from].tasks_tail;
         while let Some(e) = at.some() {
             if self.can_migrate(env, &mut lb, e) {
-                self.domains.of_cpu[to.idx()][level].nr_balance_failed = 0;
+                self.domains.of_cpu[to.idx()][lb.level].nr_balance_failed = 0;
                 self.detach(from, e);
                 return Some(self.attach(e, from, to, now));
             }

@@ -235,6 +235,9 @@ impl Fair {
             let migrate_on = vec![false; self.cpus.0.len()];
             let (tasks, groups) = (Vec::new(), Vec::new());
             self.numa = Some(Box::new(Numa { rules, topo, tasks, groups, migrate_on }));
+            if rules != NumaRules::Linux73 {
+                self.forget_caches();
+            }
         }
     }
 
@@ -255,6 +258,9 @@ impl Fair {
     pub fn numa_free(&mut self, task: TaskId, fin: bool) {
         let Some(numa) = &mut self.numa else { return };
         numa.leave_group(task);
+        let touched = numa.task(task).map_or(0, |row| row.total_faults);
+        self.change_footprint(task, -touched);
+        let Some(numa) = &mut self.numa else { return };
         let Some(row) = numa.tasks.get_mut(task.idx()) else { return };
         if fin {
             *row = None;

@@ -34,7 +34,8 @@ pub enum CgroupMode {
     Tasks,
 }
 
-/// Switches of features.h that change what this module does. The defaults are the kernel's.
+/// Switches that change what this module does, mostly those of features.h. The defaults are the
+/// kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     pub place_lag: bool,
@@ -57,6 +58,8 @@ pub struct Features {
     pub lb_min: bool,
     pub ni_random: bool,
     pub ni_rate: bool,
+    /// Debugfs `sched/llc_balancing/enabled` (`sysctl_sched_cache_user`, topology.c).
+    pub sched_cache: bool,
 }
 
 impl Default for Features {
@@ -82,6 +85,7 @@ impl Default for Features {
             lb_min: false,
             ni_random: true,
             ni_rate: true,
+            sched_cache: true,
         }
     }
 }

@@ -49,6 +49,9 @@ impl Fair {
         if self.ents[curr].task.is_none() {
             return;
         }
+        if self.caches.is_some() {
+            self.account_process(cpu, curr, delta);
+        }
         let entity = &mut self.ents[curr];
         entity.vruntime = entity.vruntime.wrapping_add(delta_fair(delta, entity.h_load));
         let served = self.update_deadline(cpu, curr);
@@ -162,6 +165,7 @@ impl Fair {
         self.rqs[rq].load += self.ents[e].load;
         self.rqs[rq].nr_queued += 1;
         if self.ents[e].task.is_some() {
+            self.count_preference(e);
             self.list_task(e);
         }
         if flags.migrated {
@@ -276,6 +280,7 @@ impl Fair {
         self.rqs[rq].load -= self.ents[e].load;
         self.rqs[rq].nr_queued -= 1;
         if is_task {
+            self.forget_preference(e);
             self.unlist_task(e);
         }
         self.return_runtime(rq);
@@ -302,10 +307,12 @@ impl Fair {
         }
         self.update_load_avg(e, LoadFlags::NONE);
         self.ents[e].sched_delayed = false;
+        self.count_at_home(e, 1);
         self.count_runnable(e, 1);
     }
 
     fn set_delayed(&mut self, e: EntityId) {
+        self.count_at_home(e, -1);
         self.ents[e].sched_delayed = true;
         self.count_runnable(e, -1);
     }

@@ -287,13 +287,21 @@ pub(super) struct FairCpu {
     pub max_idle_balance_cost: Nanos,
     /// Jiffy of the next periodic balance.
     pub next_balance: u64,
-    pub active_balance: Option<CpuId>,
+    pub active_balance: Option<Push>,
     pub has_blocked_load: bool,
     pub last_blocked_update: u64,
     pub nohz_idle: bool,
     pub nohz_kick: u8,
     pub rng: u64,
     pub idle_waker: Waker,
+}
+
+/// The push of a running task that a balance requested.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Push {
+    pub to: CpuId,
+    /// Only a task that prefers the LLC of `to` may go.
+    pub llc_only: bool,
 }
 
 /// Whether, and how urgently, a CPU should call the scheduler.
@@ -369,6 +377,11 @@ pub(super) struct FairTask {
     pub throttled: bool,
     pub waker: Waker,
     pub recent_used_cpu: Option<CpuId>,
+    /// Leader of the task's process; None for a kernel thread.
+    pub process: Option<TaskId>,
+    /// LLC on which the task should run, and whether the task is queued there.
+    pub prefers_llc: Option<u32>,
+    pub at_home: bool,
     // Neighbours in the CPU's list of queued tasks (`cfs_tasks`).
     pub prev: EntityId,
     pub next: EntityId,

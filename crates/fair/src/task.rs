@@ -23,11 +23,19 @@ pub struct TaskParams {
     pub slice_request: Nanos,
     /// Cgroup of the task; 0 is the root.
     pub group: CgroupId,
+    /// Leader of the task's process, which may be the task itself; None for a kernel thread.
+    pub process: Option<TaskId>,
 }
 
 impl Default for TaskParams {
     fn default() -> Self {
-        TaskParams { nice: 0, policy: FairPolicy::Normal, slice_request: 0, group: CgroupId(0) }
+        TaskParams {
+            nice: 0,
+            policy: FairPolicy::Normal,
+            slice_request: 0,
+            group: CgroupId(0),
+            process: None,
+        }
     }
 }
 
@@ -71,6 +79,9 @@ impl Fair {
             throttled: false,
             waker: Waker::default(),
             recent_used_cpu: None,
+            process: params.process,
+            prefers_llc: None,
+            at_home: false,
             prev: EntityId::NIL,
             next: EntityId::NIL,
         };
@@ -79,6 +90,9 @@ impl Fair {
         }
         assert!(self.tasks[id.idx()].is_none(), "task {id} exists already");
         self.tasks[id.idx()] = Some(task);
+        if let (Some(caches), Some(leader)) = (&mut self.caches, params.process) {
+            caches.thread_new(leader);
+        }
     }
 
     /// Removes a task. The caller must have dequeued it (`DequeueFlags::EXIT`), and it must not
@@ -94,6 +108,10 @@ impl Fair {
             self.remove_load(e);
         }
         self.free_ents.push(e);
+        let leader = self.task(id).process;
+        if let (Some(caches), Some(leader)) = (&mut self.caches, leader) {
+            caches.thread_dead(leader);
+        }
         self.tasks[id.idx()] = None;
     }
 

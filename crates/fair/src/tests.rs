@@ -5,6 +5,7 @@
 mod asym;
 mod balancing;
 mod bandwidth;
+mod cache;
 mod competition;
 mod model;
 mod numa;
@@ -84,6 +85,7 @@ fn topo(nodes: u32, llcs: u32, cores: u32, threads: u32) -> FairTopo {
         core: (0..n).map(|i| i / threads).collect(),
         llc: (0..n).map(|i| i / (threads * cores)).collect(),
         node: (0..n).map(|i| i / (threads * cores * llcs)).collect(),
+        llc_bytes: vec![32 << 20; (nodes * llcs) as usize],
         capacity: vec![1024; n as usize],
         distance: (0..nodes).map(distance).collect(),
     }
@@ -230,6 +232,7 @@ impl Sim {
     fn tick(&mut self, cpu: CpuId) {
         let resched = self.fair.tick(cpu, self.now);
         self.fair.update_misfit(&self.world, cpu);
+        self.fair.cache_tick(&self.world, cpu);
         if resched != Resched::No {
             self.schedule(cpu);
         }
@@ -313,6 +316,10 @@ impl Sim {
 
 fn nice(nice: i8) -> TaskParams {
     TaskParams { nice, ..TaskParams::default() }
+}
+
+fn in_process(leader: u32) -> TaskParams {
+    TaskParams { process: Some(TaskId(leader)), ..TaskParams::default() }
 }
 
 fn in_group(group: u32) -> TaskParams {

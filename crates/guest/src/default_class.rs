@@ -70,6 +70,7 @@ pub(crate) fn new_class(vcpus: usize, tick_ns: Nanos, seed: u64) -> Fair {
         core: (0..vcpus as u32).collect(),
         llc: vec![0; vcpus],
         node: vec![0; vcpus],
+        llc_bytes: vec![0],
         capacity: vec![1024; vcpus],
         distance: vec![vec![10]],
     };
@@ -96,6 +97,7 @@ impl GuestKernel {
             policy: fair_policy(thread.policy),
             slice_request: thread.slice_request,
             group: CgroupId(0),
+            process: None,
         };
         self.fair.task_new(TaskId(t), params);
     }

@@ -7,8 +7,7 @@ use scxlab_testkit::checks;
 use scxlab_testkit::sim::kernel;
 
 const MS: u64 = 1_000_000;
-const MACHINES: [&str; 2] =
-    ["../../machines/biglittle-4b4l.toml", "../../machines/hybrid-8p8e.toml"];
+const MACHINES: [&str; 2] = ["biglittle-4b4l", "hybrid-8p8e"];
 
 /// Runs tasks called `t` and returns in how many of 1,000 samples from the second half a second on
 /// they had a CPU of full capacity, and were on any.
@@ -33,7 +32,8 @@ fn capacity(k: &Kernel, cpu: u32) -> u32 {
 
 /// Number of cores whose CPUs have full capacity.
 fn large_cores(machine: &str) -> usize {
-    let k = kernel(machine, "duration = '1ms'\n[[thread]]\nops = [{ compute = '1us' }]", 1);
+    let k =
+        kernel(machine, "duration = '1ms'\n[[thread]]\nname = 't'\nops = [{ compute = '1us' }]", 1);
     let cpus = k.machine.topology.cpus().iter().filter(|cpu| cpu.capacity == 1024);
     let mut cores: Vec<u32> = cpus.map(|cpu| cpu.core.0).collect();
     cores.dedup();
@@ -70,7 +70,11 @@ fn heavy_sleepers_have_large_cpus() {
 #[test]
 fn pinned_hogs_stay_on_small_cpus() {
     for machine in MACHINES {
-        let k = kernel(machine, "duration = '1ms'\n[[thread]]\nops = [{ compute = '1us' }]", 1);
+        let k = kernel(
+            machine,
+            "duration = '1ms'\n[[thread]]\nname = 't'\nops = [{ compute = '1us' }]",
+            1,
+        );
         let small = k.machine.topology.cpus().iter().position(|cpu| cpu.capacity != 1024).unwrap();
         let workload = format!(
             "duration = '2s'\n[[thread]]\nname = 't'\ncpus = '{small}'\n\

@@ -86,8 +86,9 @@ fn rounds(machine: &Machine, other: CpuId, kind: &str, bytes: u64, guest: bool) 
 }
 
 /// A round takes longer by the way of its two messages: the state of the pipe for the write and
-/// for the read, and the message with its bytes. On one CPU it takes as long as without. The 100 ns
-/// are for what depends on the moment, such as a wait for a run queue's lock.
+/// for the read, and the message with its bytes. On one CPU it takes as long as without. The 150 ns
+/// are for what depends on the moment, such as a wait for a run queue's lock, or the search for the
+/// LLC that a guest's process should prefer.
 #[test]
 fn messages_come_from_their_sender() {
     for name in ["2n4c2t", "epyc-2s", "intel-2s"] {
@@ -118,7 +119,7 @@ fn messages_come_from_their_sender() {
                 let way = 2 * costs.message_ns(away, 2 * state + message, bytes);
                 let off = (more - way as f64).abs();
                 let what = format!("{name} {kind} {bytes} {away:?} {guest}: {more} of {way}");
-                assert!(off <= 0.06 * way as f64 + 100.0, "{what}");
+                assert!(off <= 0.06 * way as f64 + 150.0, "{what}");
             }
         }
     }

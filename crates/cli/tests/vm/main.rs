@@ -16,6 +16,7 @@ mod ejections;
 mod guests;
 mod install;
 mod memory;
+mod placement;
 mod record;
 mod refusals;
 #[path = "../end_to_end/schema.rs"]

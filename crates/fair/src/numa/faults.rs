@@ -261,8 +261,9 @@ impl Fair {
             last => (run.saturating_sub(row.last_runtime), at.now.saturating_sub(last)),
         };
         (row.last_runtime, row.last_placement) = (run, at.now);
-        let group = row.group;
+        let (group, before) = (row.group, row.total_faults);
         let (found, types) = numa.age(id, spent);
+        self.change_footprint(id, numa.task_mut(id).total_faults - before);
         let mut best = found.map(|node| numa.topo.nearest_cpu_node(node));
         if let Some(group) = group {
             numa.count_active_nodes(group);

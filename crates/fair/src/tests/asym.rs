@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! CPUs of different capacity: tasks that need a large CPU come to one, and small ones do not matter.
+//! CPUs of different capacity: tasks that need a large CPU come to one, and small ones stay where
+//! they are.
 
 use super::*;
 use proptest::prelude::*;
@@ -13,6 +14,7 @@ fn asym(llcs: &[&[u64]]) -> FairTopo {
         core: (0..n).collect(),
         llc: llc.collect(),
         node: vec![0; n as usize],
+        llc_bytes: vec![1 << 20; llcs.len()],
         distance: vec![vec![10]],
         capacity,
     }
@@ -96,12 +98,31 @@ fn a_large_task_wakes_on_a_large_cpu() {
     assert!(on(&sim, id).0 >= 2);
 }
 
+/// With cache-aware scheduling, a task does not go to another LLC where it does not fit, if it fits
+/// where it waits (`task_misfits_asym_cpu()`). Linux 7.3 asks this of all tasks, also of those that
+/// prefer no LLC, so that two hogs share a large CPU while the small ones are idle.
+#[test]
+fn a_hog_that_fits_stays_in_its_llc() {
+    for (sched_cache, most) in [(true, 2), (false, 1)] {
+        let features = Features { sched_cache, ..Features::default() };
+        let params = Params { features, ..Params::default() };
+        let mut sim = Sim::with(asym(&[&[1024, 1024], &[256, 256]]), params);
+        (0..4).for_each(|_| {
+            hog_on(&mut sim, 0);
+        });
+        sim.run(SEC);
+        let nr = sim.cpus().map(|cpu| sim.fair.nr_running(cpu)).max();
+        assert_eq!(nr, Some(most), "sched_cache {sched_cache}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
-    /// Hogs use nearly the capacity of as many of the largest CPUs, on machines with one LLC or with
-    /// one for each kind of CPU. The kernel may let two hogs share a large CPU for a while, because
-    /// it pulls a misfit task to a CPU whose utilisation is still low. Where an LLC mixes CPUs and
-    /// another one has a misfit task, the kernel's first idle CPU may be too small to help.
+    /// Without cache-aware scheduling, hogs use nearly the capacity of as many of the largest CPUs,
+    /// on machines with one LLC or with one for each kind of CPU. The kernel may let two hogs share
+    /// a large CPU for a while, because it pulls a misfit task to a CPU whose utilisation is still
+    /// low. Where an LLC mixes CPUs and another one has a misfit task, the kernel's first idle CPU
+    /// may be too small to help.
     #[test]
     fn hogs_use_the_largest_cpus(
         clusters in prop::collection::vec(
@@ -115,7 +136,8 @@ proptest! {
             true => vec![&capacities],
             false => clusters.iter().map(Vec::as_slice).collect(),
         };
-        let mut sim = Sim::new(asym(&llcs));
+        let features = Features { sched_cache: false, ..Features::default() };
+        let mut sim = Sim::with(asym(&llcs), Params { features, ..Params::default() });
         let hogs = hogs.min(capacities.len());
         (0..hogs).for_each(|_| { hog_on(&mut sim, 0); });
         let mut used = 0;

@@ -125,6 +125,7 @@ impl Kernel {
             policy: fair_policy(t.policy),
             slice_request: t.slice_request,
             group: t.cgroup,
+            process: (!t.kthread).then_some(t.leader),
         }
     }
 
@@ -234,6 +235,11 @@ impl Kernel {
         let at = self.clock();
         let urgency = self.fair.tick(cpu, at);
         self.fair_update_misfit(cpu);
+        if self.fair.cache_aware() {
+            let scanned = with_view!(self, |fair, view| fair.cache_tick(&view, cpu));
+            let per_cpu = self.machine.costs.sched.balance_scan_cpu_ns;
+            self.charge(per_cpu * u64::from(scanned));
+        }
         self.mirror_util(self.cpus[cpu].curr);
         self.fair_resched(cpu, urgency);
         self.fair_follow_up(cpu);
