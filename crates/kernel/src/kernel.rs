@@ -28,6 +28,7 @@ use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::schedule::numa::NumaBalancing;
 use crate::schedule::rt::RtQueues;
+use crate::schedule::server::Servers;
 use crate::schedule::tick::Ticks;
 use crate::task::TaskTable;
 use crate::task::behavior::Behavior;
@@ -86,6 +87,7 @@ pub struct Kernel {
     pub(crate) behavior: Option<Box<dyn Behavior>>,
     pub fair: Fair,
     pub rt: RtQueues,
+    pub(crate) servers: Servers,
     pub ext: Ext,
     pub now: Nanos,
     pub exec: Exec,

@@ -9,6 +9,7 @@
 mod default_class;
 pub mod numa;
 pub mod rt;
+pub mod server;
 pub(crate) mod tick;
 mod wake;
 
@@ -126,10 +127,14 @@ impl Kernel {
         }
     }
 
-    /// Picks a task of the highest class that has one. sched_ext makes the search start over if a
+    /// Picks a task of the highest class that has one, or of a class whose server has its turn.
+    /// sched_ext makes the search start over if a
     /// task of a higher class arrived meanwhile.
     fn pick_next(&mut self, cpu: CpuId, prev: TaskId) -> TaskId {
         loop {
+            if let Some(task) = self.server_pick(cpu, prev) {
+                return task;
+            }
             if let Some(task) = self.rt_pick(cpu) {
                 return task;
             }

@@ -260,17 +260,16 @@ fn a_stall_says_how_many_are_before_the_task() {
 }
 
 /// A real-time task that keeps the CPU is not the scheduler's fault, and the report says that such
-/// a task runs.
+/// a task runs. The deadline server's 50 ms in a second are too little for so many tasks.
 #[test]
 fn a_stall_below_a_real_time_task_says_so() {
-    let work = "[[thread]]\nname = 'a'\ncpus = '0'\nops = [{ sleep = '5ms' }, { compute = '1ms' }]\n\
+    let work = "[[thread]]\nname = 'a'\ninstances = 1500\ncpus = '0'\n\
+                ops = [{ sleep = '5ms' }, { compute = '1s' }]\n\
                 [[thread]]\nname = 'hog'\npolicy = { fifo = 10 }\ncpus = '0'\n\
                 ops = [{ sleep = '1ms' }, { loop = { ops = [{ compute = '10ms' }] } }]";
     let exit = run("lapse", work, "1n2c1t", Engine::Jit, 1, 60).exit;
     assert_eq!(exit.kind, "error_stall", "{exit:#?}");
     let ran = exit.origin.last().unwrap();
-    assert!(
-        ran.ends_with(" on CPU 0: no operation; a task of a higher scheduling class runs there"),
-        "{exit:#?}"
-    );
+    assert!(ran.contains(" on CPU 0: "), "{exit:#?}");
+    assert!(ran.ends_with("; a task of a higher scheduling class runs there"), "{exit:#?}");
 }

@@ -159,8 +159,8 @@ pub static SELFTESTS: [KernelObjectTest; 34] = cases! {
         "peeking an empty and a filled queue, and a pool of eight; 3 s";
     prog_run "prog_run" "4c" Passes, ejections::prog_run,
         "a syscall program makes the scheduler exit with its code";
-    rt_stall "rt_stall" "4c" Partly("deadline servers: the share of 4 % beside a FIFO task, which is what the test is about, is not given"), time::rt_stall,
-        "stays loaded beside a FIFO task for 5 s; its task runs again after";
+    rt_stall "rt_stall" "4c" Passes, time::rt_stall,
+        "4 % beside a FIFO task for 5 s, for tasks of either class; the CPU afterwards";
     select_cpu_dfl "select_cpu_dfl" "4c" Passes, placement::select_cpu_dfl,
         "1028 children; none is enqueued while its CPU is idle";
     select_cpu_dfl_nodispatch "select_cpu_dfl_nodispatch" "4c" Passes, placement::select_cpu_dfl_nodispatch,

@@ -8,7 +8,7 @@ use scxlab_machine::TaskId;
 use scxlab_machine::cpumask::CpuMask;
 use scxlab_machine::id::CpuId;
 use scxlab_testkit::checks;
-use scxlab_testkit::sim::{kernel, run_ns};
+use scxlab_testkit::sim::{attach, kernel, run_ns};
 
 const MS: u64 = 1_000_000;
 
@@ -315,5 +315,56 @@ fn no_real_time_task_waits_while_a_cpu_runs_a_lower_one() {
             assert!(had > 900 * MS, "{machine}: low-{i} had {had} ns");
         }
         assert!(run_ns(&k, "high") > 390 * MS, "{machine}");
+    }
+}
+
+/// Seconds of run time of the tasks whose name begins with `n`, beside real-time tasks that take
+/// all CPUs for ten seconds.
+fn starved(machine: &str, scheduler: &str, workload: &str) -> f64 {
+    let mut k = kernel(machine, workload, 1);
+    if let Some(shipped) = scxlab_sched::find(scheduler) {
+        attach(&mut k, scheduler, shipped.object, &[]);
+    }
+    k.start();
+    k.advance(10_000 * MS);
+    checks::after(&k);
+    assert!(k.ext.exits.is_empty(), "{scheduler} on {machine}: {:?}", k.ext.exits);
+    let normal = k.tasks.iter().filter(|t| t.name.starts_with('n'));
+    normal.map(|t| t.account.run_ns as f64 / 1e9).sum()
+}
+
+/// The servers give the default class and sched_ext 50 ms of each second of the CPU on which their
+/// tasks wait, whatever their number, so that no watchdog finds a stalled task.
+#[test]
+fn real_time_tasks_leave_a_twentieth() {
+    for (machine, cpus) in [("1c", 1), ("2c", 2), ("1n2c2t", 4)] {
+        let schedulers = ["eevdf", "vtime", "fair", "o1"].into_iter();
+        for (scheduler, nr) in schedulers.flat_map(|s| [(s, 1), (s, 5)]) {
+            let workload = format!(
+                "duration = '10s'\n[[thread]]\nname = 'rt'\ninstances = {cpus}\n\
+                 policy = {{ fifo = 10 }}\nops = [{{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]\n\
+                 [[thread]]\nname = 'n'\ninstances = {nr}\ncpus = '0'\n\
+                 ops = [{{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]"
+            );
+            let share = starved(machine, scheduler, &workload) / 10.0;
+            assert!((0.04..0.06).contains(&share), "{scheduler}, {nr} on {machine}: {share}");
+        }
+    }
+}
+
+/// Where real-time tasks leave enough time, the servers change nothing: the others get that time.
+#[test]
+fn servers_do_not_add_to_what_real_time_tasks_leave() {
+    for scheduler in ["eevdf", "vtime"] {
+        for (run, sleep) in [(5, 5), (90, 10), (400, 100)] {
+            let workload = format!(
+                "duration = '10s'\n[[thread]]\nname = 'rt'\npolicy = {{ fifo = 10 }}\n\
+                 ops = [{{ loop = {{ ops = [{{ compute = '{run}ms' }}, {{ sleep = '{sleep}ms' }}] }} }}]\n\
+                 [[thread]]\nname = 'n'\nops = [{{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]"
+            );
+            let share = starved("1c", scheduler, &workload) / 10.0;
+            let left = f64::from(sleep) / f64::from(run + sleep);
+            assert!((share - left).abs() < 0.02, "{scheduler}, {run} of {run}+{sleep}: {share}");
+        }
     }
 }

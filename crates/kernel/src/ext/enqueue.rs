@@ -437,6 +437,7 @@ impl Kernel {
         if delta != 0 && ts.scx.slice != slice::INF {
             ts.scx.slice = ts.scx.slice.saturating_sub(delta);
         }
+        self.server_update(cpu, delta);
     }
 
     /// `set_next_task_scx()`: takes the task off its DSQ, because the CPU switches to it, and calls

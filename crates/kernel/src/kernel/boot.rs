@@ -13,6 +13,7 @@ use crate::kernel::streams::Streams;
 use crate::kernel::{BOOT_NS, Exec, Kernel, Limits, RunEnd};
 use crate::metrics::Metrics;
 use crate::schedule::rt::RtQueues;
+use crate::schedule::server::Servers;
 use crate::schedule::tick::Ticks;
 use crate::task::TaskTable;
 use crate::task::behavior::Behavior;
@@ -112,6 +113,7 @@ impl Kernel {
             behavior: Some(behavior),
             fair: Fair::new(&FairTopo::new(topology), params),
             rt: RtQueues::new(nr_cpus),
+            servers: Servers::default(),
             ext,
             now: 0,
             exec: Exec { cpu: CpuId(0), clock: 0, insns_from: 0, insns_ns: 0, stepping: false },

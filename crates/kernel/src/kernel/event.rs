@@ -65,6 +65,8 @@ pub enum Event {
     Bandwidth { cgroup: CgroupId, slack: bool, at: SplitU64 },
     /// A throttled SCHED_DEADLINE task gets a new budget.
     DlReplenish { task: TaskId, generation: u32 },
+    /// The server of a class may have to begin its turn on a CPU.
+    DlServer { cpu: CpuId, ext: bool, generation: u32 },
     /// A task that exists from the start becomes runnable.
     StartTask,
     /// The demand on a node's memory has changed: the tasks that access it get new speeds.
@@ -332,6 +334,7 @@ impl Kernel {
             Event::Bandwidth { cgroup, slack, at } => self.bandwidth_timer(cgroup, slack, at.get()),
             Event::StartTask => self.start_task(),
             Event::DlReplenish { task, generation } => self.dl_replenish(task, generation),
+            Event::DlServer { cpu, ext, generation } => self.server_due(cpu, ext, generation),
             Event::MemoryPressure { node } => self.memory_pressure(node),
             Event::End => {
                 self.end.stop_with(Stop::Finished);

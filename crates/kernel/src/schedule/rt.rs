@@ -5,7 +5,7 @@
 //! Models: kernel/sched/rt.c and deadline.c, 7.3, the parts that a workload sees: strict priority,
 //! round-robin slices, earliest deadline first with budgets, placement by priority, pushing of
 //! waiting tasks to CPUs that run lower ones, and pulling by a CPU whose real-time task leaves.
-//! Differs: no bandwidth servers, no priority inheritance, no RT throttling.
+//! Differs: no priority inheritance. The servers of the other classes are in `server.rs`.
 
 use crate::bpf::flags::queue;
 use crate::kernel::event::Event;
@@ -233,6 +233,12 @@ impl Kernel {
         }
     }
 
+    /// Returns the deadline of the deadline task that comes first on a CPU.
+    pub(crate) fn rt_first_deadline(&self, cpu: CpuId) -> Option<Nanos> {
+        let (key, _) = self.rt.queues[cpu.idx()].first_key_value()?;
+        (key.0 < PRIO_BASE).then_some(key.0)
+    }
+
     /// Returns the rank of the first task of a CPU. CPUs without real-time tasks have greater ranks
     /// than all such tasks; an idle CPU has the greatest.
     fn rt_rank_on(&self, cpu: CpuId) -> u64 {
@@ -311,6 +317,7 @@ impl Kernel {
     }
 
     pub(crate) fn rt_tick(&mut self, cpu: CpuId) {
+        self.server_start(cpu);
         let delta = self.rt_update_curr(cpu);
         let curr = self.cpus[cpu].curr;
         if self.rt.budgets.get(&curr).is_some_and(|b| b.throttled) {

@@ -123,7 +123,9 @@ impl Kernel {
         let c = &mut cpus[cpu];
         let t = &mut tasks[c.curr];
         let seen = vm.mem.own_mut(t.addr);
-        c.charge(t, seen, cgroups, at)
+        let delta = c.charge(t, seen, cgroups, at);
+        self.server_update(cpu, delta);
+        delta
     }
 
     /// Carries out `sched_yield(2)` of the CPU's current task.

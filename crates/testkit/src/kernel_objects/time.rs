@@ -103,8 +103,8 @@ fn run_until(flag: Rc<Cell<bool>>, then: TaskStep) -> Script {
     Box::new(move |_| if flag.get() { then } else { TaskStep::Compute { work: 100_000 } })
 }
 
-/// The part of rt_stall that concerns the scheduler: the scheduler stays loaded while a real-time
-/// task holds a CPU, and the scheduler's task runs again afterwards.
+/// Beside a real-time task that holds a CPU, a task of either class has 4 % of it, and the
+/// scheduler stays loaded. Afterwards the task has the CPU.
 pub fn rt_stall(b: &mut TestMachine) {
     let loaded = b.open_and_load("rt_stall");
     for round in 0..4 {
@@ -129,6 +129,8 @@ pub fn rt_stall(b: &mut TestMachine) {
         b.sleep(5 * SEC);
         let ran = |b: &TestMachine, c: Child| b.k.tasks[c.task].account.run_ns;
         assert!(ran(b, rt) > 4 * SEC, "the real-time task has the CPU: {}", ran(b, rt));
+        let (served, all) = (ran(b, ext), ran(b, ext) + ran(b, rt));
+        assert!(served * 100 >= all * 4, "round {round}: the other task has {served} of {all} ns");
         if is_ext {
             b.expect_kind(&loaded, NONE);
         }
