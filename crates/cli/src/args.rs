@@ -123,6 +123,7 @@ pub struct RunArgs {
     /// `eevdf` is the kernel's default class. Other names are shipped schedulers (scxlab list
     /// schedulers), and a path is a compiled sched_ext object. Knobs follow, separated by commas;
     /// they set `const volatile` globals and initialised data by name (scxlab inspect shows them).
+    /// Those of `eevdf` are the tunables in a running kernel's debugfs, such as base_slice_ns.
     /// `recipe=` selects a recipe by its name or file, or `none`; `ops=` selects one of several ops
     /// of an object.
     #[arg(

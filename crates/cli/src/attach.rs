@@ -14,6 +14,7 @@ use scxlab_live::job::this_machine;
 use scxlab_live::kernel::{self, RunningKernel};
 use scxlab_live::run::RunStats;
 use scxlab_live::scheduler::Scheduler;
+use scxlab_live::tuning::Tuning;
 use scxlab_results::inputs::Inputs;
 use serde_json::json;
 
@@ -41,13 +42,16 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
     let machine = this_machine()?;
     let input = SchedulerInput::resolve(name, &Inputs::default())?;
     let prepared = Prepared::new(&input, &machine, &kernel.btf)?;
-    let Some(object) = &prepared.object else {
+    if prepared.object.is_none() && input.arg.tuning().is_empty() {
         return Err(CliError::NothingToAttach { name: name.to_owned() }.into());
-    };
+    }
     if args.install {
         return install(&input);
     }
     let short = input.arg.short();
+    let Some(object) = &prepared.object else {
+        return tune(&input, &kernel.release, args.duration.map(|d| Duration::from_nanos(d.0)));
+    };
     let scheduler = Scheduler::attach(object, prepared.label(), &machine, &kernel)?;
     let _stats = RunStats::enable();
     if scheduler.is_attached() {
@@ -79,6 +83,21 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
         return Err(ejected(&short, &exit).into());
     }
     output::say(&format!("{short} is detached"));
+    Ok(())
+}
+
+/// Sets tunables of the default class until the end, and restores them.
+fn tune(input: &SchedulerInput, release: &str, duration: Option<Duration>) -> Result<()> {
+    let stop = output::cancelled();
+    let short = input.arg.short();
+    let tuning = Tuning::apply(&input.arg)?;
+    output::say(&format!("{short} is set on {release}; Ctrl-C restores what was"));
+    let end = duration.map(|d| Instant::now() + d);
+    while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
+        std::thread::sleep(POLL);
+    }
+    drop(tuning);
+    output::say(&format!("{short} is no longer set"));
     Ok(())
 }
 

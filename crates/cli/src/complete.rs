@@ -17,7 +17,7 @@ use clap_complete::env::{
 };
 use scxlab_lab::input;
 use scxlab_lab::recipe;
-use scxlab_lab::scheduler::DEFAULT_CLASS;
+use scxlab_lab::scheduler::{DEFAULT_CLASS, TUNABLES, Tunable};
 use scxlab_loader::link::OpenObject;
 use scxlab_loader::object::Object;
 use scxlab_results::inputs::Inputs;
@@ -93,6 +93,10 @@ pub fn threads(current: &OsStr) -> Vec<CompletionCandidate> {
 /// Returns the knobs of an object and of its recipe. A knob with named values gives one candidate
 /// per value.
 fn knobs(name: &str) -> Vec<CompletionCandidate> {
+    if name == DEFAULT_CLASS {
+        let help = |t: &Tunable| format!("{} to {}, in debugfs sched/{}", t.min, t.max, t.file);
+        return TUNABLES.iter().map(|t| named(&format!("{}=", t.name), &help(t))).collect();
+    }
     let Ok((_, bytes)) = input::object(name, &Inputs::default()) else { return Vec::new() };
     let Ok(object) = Object::parse(&bytes, name) else { return Vec::new() };
     let open = OpenObject::new(Arc::new(object));
@@ -230,7 +234,7 @@ mod tests {
             values(&workloads(OsStr::new("hackbench,loops=3,gro"))),
             ["hackbench,loops=3,groups="]
         );
-        assert!(schedulers(OsStr::new("eevdf,")).is_empty());
+        assert_eq!(values(&schedulers(OsStr::new("eevdf,base"))), ["eevdf,base_slice_ns="]);
         assert!(schedulers(OsStr::new("no/such.o,")).is_empty());
     }
 

@@ -254,7 +254,10 @@ impl std::fmt::Display for CliError {
             ),
             CliError::NoProgram { name } => write!(f, "no program {name} in PATH"),
             CliError::NothingToAttach { name } => {
-                write!(f, "\"{name}\" is the kernel's default class: there is nothing to attach")
+                write!(
+                    f,
+                    "\"{name}\" is the kernel's default class: there is nothing to attach; its tunables can be set, as in eevdf,base_slice_ns=3000000"
+                )
             }
             CliError::NoSystemd => write!(
                 f,
@@ -559,6 +562,7 @@ fn of_live(error: &LiveError) -> Code {
         | LiveError::NoBtf { .. }
         | LiveError::Busy { .. }
         | LiveError::NumaBalancing { .. }
+        | LiveError::Tunable { .. }
         | LiveError::NoNumaBalancing { .. }
         | LiveError::Probe(_)
         | LiveError::NotRootToRecord

@@ -10,6 +10,7 @@ use scxlab_bpf::helper;
 use scxlab_lab::input::{self, RecipeInput, SchedulerInput};
 use scxlab_lab::prepare::Prepared;
 use scxlab_lab::recipe;
+use scxlab_lab::scheduler::{DEFAULT_CLASS, TUNABLES};
 use scxlab_lab::sim::{kernel_target, try_load};
 use scxlab_loader::inspect::{ExternClass, MapInfo, ObjectReport, inspect as look};
 use scxlab_loader::link::{ExternBinding, Knob, OpenObject, Target};
@@ -26,6 +27,9 @@ use crate::output;
 const MACHINE: &str = "1n1c1t";
 
 pub fn inspect(args: &InspectArgs) -> Result<()> {
+    if args.object == DEFAULT_CLASS {
+        return output::print(&tunables());
+    }
     let (name, bytes) = input::object(&args.object, &Inputs::default())?;
     let machine = Arc::new(Machine::resolve(MACHINE)?);
     let report = report(&bytes, &name, &machine)?;
@@ -38,6 +42,19 @@ pub fn inspect(args: &InspectArgs) -> Result<()> {
     }
     output::print(&text)?;
     loads(&report, &bytes, &machine)
+}
+
+/// The tunables of the default class.
+fn tunables() -> String {
+    let mut text = format!(
+        "{DEFAULT_CLASS}: the kernel's default class\n\ntunables, which are set as knobs \
+         ({DEFAULT_CLASS},base_slice_ns=3000000), with their files in debugfs:\n"
+    );
+    for t in TUNABLES {
+        let range = format!("{} to {}", t.min, t.max);
+        writeln!(text, "  {:<24}{range:<24}sched/{}", t.name, t.file).expect("a string grows");
+    }
+    text
 }
 
 /// Prints a summary of the object, and a list of the things that the object needs and that are

@@ -92,7 +92,8 @@ pub fn install(system: &dyn System, program: &Path, input: &SchedulerInput) -> R
     systemctl(system, &["daemon-reload"])?;
     systemctl(system, &["enable", SERVICE])?;
     systemctl(system, &["restart", SERVICE])?;
-    wait_attached(system)
+    // Of the default class, nothing is enabled.
+    if input.object.is_some() { wait_attached(system) } else { Ok(()) }
 }
 
 /// Stops and removes the service. Returns false if there was none.

@@ -48,6 +48,7 @@ mod state;
 mod sums;
 mod task;
 mod tree;
+mod tunable;
 mod weight;
 
 pub use balance::{ActiveBalance, Balanced, Move};
@@ -61,6 +62,7 @@ pub use params::{CgroupMode, Features, Params, TunableScaling};
 pub use select::WakeFlags;
 pub use state::{FairPolicy, Resched};
 pub use task::{TaskDump, TaskParams};
+pub use tunable::{TUNABLES, Tunable};
 pub use weight::{cgroup_weight, nice_weight};
 
 use domain::Domains;

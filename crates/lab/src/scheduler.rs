@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The `-s` argument: `eevdf`, a shipped scheduler, or an object file, each with knobs.
+//! The `-s` argument: `eevdf`, a shipped scheduler, or an object file, each with knobs. The knobs
+//! of `eevdf` are the tunables of a running kernel.
 //!
 //! Owns: the `NAME[,knob=value]...` syntax. Does not: read files (see `input`).
 
 #[cfg(test)]
 mod tests;
 
+pub use scxlab_fair::{TUNABLES, Tunable};
 use serde::{Deserialize, Serialize};
 
 /// A scheduler as given with `-s`.
@@ -46,8 +48,8 @@ impl SchedulerArg {
         for part in parts {
             arg.take(part)?;
         }
-        if arg.is_default_class() && arg.has_settings() {
-            return Err(SchedulerArgError::DefaultClass { text: text.into() });
+        if arg.is_default_class() {
+            arg.check_tuning()?;
         }
         Ok(arg)
     }
@@ -80,8 +82,38 @@ impl SchedulerArg {
         self.name == DEFAULT_CLASS
     }
 
-    fn has_settings(&self) -> bool {
-        !self.knobs.is_empty() || self.recipe.is_some() || self.ops.is_some()
+    /// Returns the tunables of the default class that the argument sets, with their values.
+    pub fn tuning(&self) -> Vec<(&'static Tunable, u64)> {
+        let knobs = self.knobs.iter().filter(|_| self.is_default_class());
+        knobs.filter_map(|(knob, value)| Some((tunable(knob)?, value.parse().ok()?))).collect()
+    }
+
+    fn check_tuning(&self) -> Result<(), SchedulerArgError> {
+        let text = || self.text.clone();
+        if self.recipe.is_some() || self.ops.is_some() {
+            return Err(SchedulerArgError::DefaultClass { text: text() });
+        }
+        for (knob, value) in &self.knobs {
+            let Some(tunable) = tunable(knob) else {
+                let names: Vec<&str> = TUNABLES.iter().map(|tunable| tunable.name).collect();
+                return Err(SchedulerArgError::NoTunable {
+                    text: text(),
+                    knob: knob.clone(),
+                    known: names.join(", "),
+                });
+            };
+            let allowed = tunable.min..=tunable.max;
+            if !value.parse().is_ok_and(|value: u64| allowed.contains(&value)) {
+                return Err(SchedulerArgError::TunableValue {
+                    text: text(),
+                    knob: knob.clone(),
+                    value: value.clone(),
+                    min: tunable.min,
+                    max: tunable.max,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Returns the short form for tables and file names: a path without its folder and endings.
@@ -91,6 +123,10 @@ impl SchedulerArg {
         let base = base.strip_suffix(".o").unwrap_or(base);
         format!("{}{rest}", base.strip_suffix(".bpf").unwrap_or(base))
     }
+}
+
+fn tunable(name: &str) -> Option<&'static Tunable> {
+    TUNABLES.iter().find(|tunable| tunable.name == name)
 }
 
 /// Name of the default class in `-s`.
@@ -105,8 +141,12 @@ pub enum SchedulerArgError {
     NoValue { text: String, knob: String },
     #[error("scheduler \"{text}\": knob \"{knob}\" is given twice")]
     Twice { text: String, knob: String },
-    #[error("scheduler \"{text}\": the default class is not a BPF object; it has no knobs")]
+    #[error("scheduler \"{text}\": the default class is not a BPF object; it has no recipe or ops")]
     DefaultClass { text: String },
+    #[error("scheduler \"{text}\": the default class has no tunable \"{knob}\"; it has {known}")]
+    NoTunable { text: String, knob: String, known: String },
+    #[error("scheduler \"{text}\": {knob} is a number from {min} to {max}, not \"{value}\"")]
+    TunableValue { text: String, knob: String, value: String, min: u64, max: u64 },
 }
 
 fn split_outside_quotes(text: &str) -> Vec<&str> {

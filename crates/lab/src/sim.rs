@@ -201,6 +201,9 @@ pub(crate) fn ready(spec: &SimSpec<'_>, tracer: Tracer) -> Result<Ready, SimErro
     kernel.vm.engine = spec.engine;
     let label = spec.scheduler.label();
     kernel.numa_balancing = spec.numa_balancing;
+    for (tunable, value) in spec.scheduler.input.arg.tuning() {
+        kernel.fair.tune(tunable, value);
+    }
     let object = object.filter(|_| spec.attach_after.is_none());
     let loaded = object.map(|object| attach(&mut kernel, object, label, spec.machine));
     let loaded = loaded.transpose()?;

@@ -87,6 +87,27 @@ fn starving_two_of_three_tasks_shows_ten_seconds() {
 /// A wait that has not ended counts up to the end of the run, in the distributions and for the
 /// task, and the result names tasks that never ran. With the knob off, no task starves. The test
 /// uses several machines, numbers of victims, lengths and seeds.
+/// Tunables of the default class move what they are for, at any number of tasks.
+#[test]
+fn tunables_of_the_default_class_act() {
+    let switches = |scheduler: &str, work: &str| {
+        metric(&run(scheduler, work, "1n2c1t", 2_000, 1), "context_switches")
+    };
+    for tasks in [3, 4, 9, 30] {
+        let work = format!("hogs,tasks={tasks}");
+        let by = [100_000, 2_000_000, 20_000_000]
+            .map(|slice| switches(&format!("eevdf,base_slice_ns={slice}"), &work));
+        assert!(by[0] > 2.0 * by[1] && by[1] > 2.0 * by[2], "{tasks} tasks: {by:?}");
+        assert!(by[0] > switches("eevdf", &work) && switches("eevdf", &work) > by[2]);
+    }
+    let woken = "schbench,workers=6";
+    assert!(switches("eevdf,WAKEUP_PREEMPTION=0", woken) < switches("eevdf", woken));
+    assert_ne!(
+        run("eevdf,RUN_TO_PARITY=0", woken, "1n2c1t", 500, 1).trace_hash,
+        run("eevdf", woken, "1n2c1t", 500, 1).trace_hash
+    );
+}
+
 #[test]
 fn open_waits_count_as_the_time_waited() {
     for (at, machine) in MACHINES.iter().enumerate() {

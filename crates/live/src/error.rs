@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Errors on a real kernel, with advice.
 
+use std::path::PathBuf;
+
 use scxlab_lab::prepare::PrepareError;
 use scxlab_workload::native::NativeError;
 
@@ -30,6 +32,8 @@ pub enum LiveError {
     Verifier { label: String, program: String, source_line: Option<String>, log: String },
     #[error("scheduler \"{label}\" could not be attached: {why}")]
     Attach { label: String, why: String },
+    #[error("{name} of the default class cannot be set: {}: {why}", .file.display())]
+    Tunable { name: &'static str, file: PathBuf, why: String },
     #[error(
         "kernel.numa_balancing is {found}, not {wanted}; set it with `sysctl kernel.numa_balancing={wanted}`"
     )]

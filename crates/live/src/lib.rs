@@ -28,6 +28,7 @@ mod ring;
 pub mod run;
 pub mod scheduler;
 pub mod trace;
+pub mod tuning;
 mod witness;
 
 pub use error::LiveError;

@@ -27,6 +27,7 @@ use crate::measure::{Measured, NumaCounts};
 use crate::probe::{Probe, Window};
 use crate::scheduler::Scheduler;
 use crate::trace::Recording;
+use crate::tuning::Tuning;
 
 /// The reports of a workload and of its guests.
 type Reports = (NativeReport, Vec<GuestReport>);
@@ -154,6 +155,7 @@ pub fn run(
     let attach = |object| Scheduler::attach(object, label, spec.machine, kernel);
     let late = object.filter(|_| spec.attach_after.is_some());
     let attached = object.filter(|_| late.is_none()).map(attach).transpose()?;
+    let tuning = Tuning::apply(&spec.scheduler.input.arg)?;
     let stats = RunStats::enable();
     let nr_cpus = spec.machine.topology.nr_cpus() as u32;
     let directed = matches!(spec.workload, Workload::Program(_));
@@ -174,6 +176,7 @@ pub fn run(
     let verified = attached.as_ref().map(Scheduler::verified_insns).unwrap_or_default();
     let counters = attached.as_ref().map(Scheduler::counters).unwrap_or_default();
     drop(stats);
+    drop(tuning);
     let left_out = attached.as_ref().map(Scheduler::left_out).unwrap_or_default();
     let (exit, notes) = match attached {
         None => (Exit::none(), Vec::new()),

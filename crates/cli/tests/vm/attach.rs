@@ -40,6 +40,19 @@ kill -TERM $attached; wait $attached
 echo "asked to end: $?"
 say_state "after the end"
 
+debug=/sys/kernel/debug/sched
+read slice <$debug/base_slice_ns
+/init attach eevdf,base_slice_ns=9000000,NEXT_BUDDY=1 & attached=$!
+while read features <$debug/features && [ "$features" = "${features#* NEXT_BUDDY}" ]; do
+    /bin/sleep 0.1
+done
+read now <$debug/base_slice_ns; echo "tuned: $now"
+kill -TERM $attached; wait $attached
+echo "tuned until: $?"
+read now <$debug/base_slice_ns; [ "$now" = "$slice" ] && echo "the slice is as before"
+read features <$debug/features
+[ "$features" = "${features#* NEXT_BUDDY}" ] && echo "the features are as before"
+
 /init run --on host -m host -s vtime -s eevdf -w hackbench,groups=1,loops=2
 echo "a run of its own: $?"
 say_state "at last"
@@ -72,6 +85,11 @@ fn attach_leaves_the_machine_as_it_was_even_when_killed() {
         "vtime is detached",
         "asked to end: 0",
         "after the end: disabled",
+        "eevdf,base_slice_ns=9000000,NEXT_BUDDY=1 is set on ",
+        "tuned: 9000000",
+        "tuned until: 0",
+        "the slice is as before",
+        "the features are as before",
         "target host   1 run, seed 1",
         "a run of its own: 0",
         "at last: disabled",

@@ -7,7 +7,7 @@ use perfetto_protos::ftrace_event::ftrace_event::Event as Ftrace;
 use perfetto_protos::trace::Trace;
 use protobuf::Message;
 
-use crate::bench::{Bench, scxlab};
+use crate::bench::{Bench, metric, scxlab};
 
 /// Two processes of three threads, which use a tenth of a CPU each.
 const WORKLOAD: &str = "
@@ -67,5 +67,21 @@ fn threads_of_a_process_share_an_llc() {
             let (most, all) = (row[0].max(row[1]), row[0] + row[1]);
             assert!(most * 10 >= all * 9, "{kernel}: {there:?}");
         }
+    }
+}
+
+/// A tunable of the default class acts on the simulated kernel and on the real one in the same
+/// direction, and only for the time of its run.
+#[test]
+fn a_longer_slice_saves_switches() {
+    let Some(bench) = Bench::new() else { return };
+    let args = ["-w", "hogs,tasks=4", "-m", "1c", "--duration", "2s", "-s"];
+    let long = "eevdf,base_slice_ns=40000000";
+    let args = [&args[..], &["eevdf", "-s", long, "-s", "eevdf"]].concat();
+    let simulated = [&["run", "--format", "json"][..], &args].concat();
+    let simulated = bench.output(&mut scxlab(&simulated)).runs();
+    for runs in [simulated, bench.run(&args).runs()] {
+        let switches: Vec<f64> = runs.iter().map(|run| metric(run, "context_switches")).collect();
+        assert!(switches[1] * 2.0 < switches[0].min(switches[2]), "{switches:?}");
     }
 }

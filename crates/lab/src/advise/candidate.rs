@@ -106,6 +106,9 @@ impl When {
     }
 }
 
+/// Knobs file of the default class.
+pub const TUNABLES: &str = include_str!("eevdf.knobs.toml");
+
 /// Parses a knobs file. `name` is for messages.
 pub fn parse_knobs(name: &str, text: &str) -> Result<IndexMap<String, KnobRange>, CandidateError> {
     toml::from_str(text).map_err(|error| CandidateError::Knobs {
@@ -160,7 +163,7 @@ pub struct Origin<'a> {
 
 impl<'a> Candidates<'a> {
     /// Prepares all candidates: the default class, then each scheduler with its defaults and with
-    /// each single value of its knobs file.
+    /// each single value of its knobs file. The default class has such a file too.
     pub fn collect(
         sources: &Sources,
         origin: Origin<'a>,
@@ -175,6 +178,7 @@ impl<'a> Candidates<'a> {
             }
         }
         if sources.given.is_empty() {
+            found.add_family(DEFAULT_CLASS, parse_knobs("eevdf.knobs.toml", TUNABLES)?);
             for shipped in scxlab_sched::shipped() {
                 let file = format!("bpf/sched/{}/knobs.toml", shipped.name);
                 found.add_family(shipped.name, parse_knobs(&file, shipped.knobs)?);

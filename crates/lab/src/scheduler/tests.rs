@@ -22,7 +22,18 @@ fn what_cannot_be_meant_is_refused() {
     assert!(error("vtime,x").contains("x=VALUE"));
     assert!(error("vtime,x=1,x=2").contains("\"x\" is given twice"));
     assert!(error("vtime,recipe=a,recipe=b").contains("given twice"));
-    assert!(error("eevdf,slice_ns=1").contains("no knobs"));
+    assert!(error("eevdf,slice_ns=1").contains("no tunable \"slice_ns\"; it has base_slice_ns, "));
+    assert!(error("eevdf,base_slice_ns=1").contains("from 100000 to 1000000000, not \"1\""));
+    assert!(error("eevdf,NEXT_BUDDY=yes").contains("from 0 to 1"));
+    assert!(error("eevdf,recipe=none").contains("no recipe"));
+}
+
+#[test]
+fn the_default_class_has_tunables() {
+    let arg = SchedulerArg::parse("eevdf,base_slice_ns=3000000,NEXT_BUDDY=1").unwrap();
+    let set: Vec<_> = arg.tuning().iter().map(|(tunable, value)| tunable.text(*value)).collect();
+    assert_eq!(set, ["3000000", "NEXT_BUDDY"]);
+    assert!(SchedulerArg::parse("vtime,base_slice_ns=3000000").unwrap().tuning().is_empty());
 }
 
 #[test]

@@ -23,7 +23,11 @@ impl SimSpec<'_> {
         let mut program = HashWriter::default();
         serde_json::to_writer(&mut program, self.workload).expect("a program is plain data");
         let mut of_scheduler = HashWriter::default();
-        let written = std::io::Write::write_fmt(&mut of_scheduler, format_args!("{scheduler:?}"));
+        let tuning = self.scheduler.input.arg.tuning();
+        let tuning: Vec<_> = tuning.iter().map(|(tunable, value)| (tunable.name, value)).collect();
+        let text = if tuning.is_empty() { String::new() } else { format!("{tuning:?}") };
+        let written =
+            std::io::Write::write_fmt(&mut of_scheduler, format_args!("{scheduler:?}{text}"));
         written.expect("a hash takes all");
         let key = serde_json::json!({
             "machine": hex(self.machine.fingerprint()),

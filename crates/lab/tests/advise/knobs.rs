@@ -2,7 +2,7 @@
 //! The knobs files of the shipped schedulers: each value is one that the scheduler takes. And the
 //! knobs file of a user's object.
 
-use scxlab_lab::advise::candidate::{Candidates, When, parse_knobs};
+use scxlab_lab::advise::candidate::{Candidates, TUNABLES, When, parse_knobs};
 use scxlab_lab::advise::trials::Trials;
 use scxlab_lab::advise::{Unhurried, value::Seen};
 
@@ -27,7 +27,9 @@ fn each_value_is_taken_by_its_scheduler() {
         let knobs = parse_knobs(shipped.name, shipped.knobs).unwrap();
         1 + knobs.values().map(|range| range.values.len()).sum::<usize>()
     });
-    assert_eq!(candidates.all().len(), 1 + declared.sum::<usize>());
+    let tunables = parse_knobs("eevdf", TUNABLES).unwrap();
+    let tunables = tunables.values().map(|range| range.values.len()).sum::<usize>();
+    assert_eq!(candidates.all().len(), 1 + tunables + declared.sum::<usize>());
 }
 
 #[test]
@@ -55,7 +57,8 @@ fn conditions_leave_out_what_has_no_effect() {
         candidates.all().iter().map(|c| c.text().to_owned()).collect::<Vec<_>>()
     };
     let (all, few) = (texts(GUESTS, "2n2l2c1t"), texts("hogs", "4c"));
-    for text in ["fair,gang=v2", "fair,numa=preferred", "vtime,pull_ns=0"] {
+    for text in ["fair,gang=v2", "fair,numa=preferred", "vtime,pull_ns=0", "eevdf,llc_balancing=0"]
+    {
         assert!(all.iter().any(|t| t == text) && !few.iter().any(|t| t == text), "{few:?}");
     }
 }
