@@ -33,7 +33,7 @@ fn by_llc(file: &str) -> BTreeMap<String, [u64; 2]> {
         bundles.flat_map(|bundle| bundle.event.iter().map(|event| (bundle.cpu(), event))).collect();
     events.sort_by_key(|(_, event)| event.timestamp());
     let times = || events.iter().map(|(_, event)| event.timestamp());
-    let (first, last) = (times().next().unwrap_or(0), times().last().unwrap_or(0));
+    let (first, last) = (times().next().unwrap_or(0), times().next_back().unwrap_or(0));
     let begin = last - (last - first) / 3;
     let mut since: BTreeMap<u32, u64> = BTreeMap::new();
     let mut there: BTreeMap<String, [u64; 2]> = BTreeMap::new();
