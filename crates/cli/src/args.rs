@@ -650,7 +650,8 @@ pub struct BuildArgs {
 #[derive(Debug, Args)]
 #[command(after_help = examples::ATTACH)]
 pub struct AttachArgs {
-    /// Scheduler, in the form of -s of run
+    /// Scheduler, in the form of -s of run; with eevdf, its tunables are set, and restored at the
+    /// end
     #[arg(value_name = "SCHED[,KNOB=VALUE]...", required_unless_present = "uninstall", add = ArgValueCompleter::new(complete::schedulers))]
     pub scheduler: Option<String>,
 

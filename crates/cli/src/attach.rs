@@ -96,7 +96,7 @@ fn tune(input: &SchedulerInput, release: &str, duration: Option<Duration>) -> Re
     while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
         std::thread::sleep(POLL);
     }
-    drop(tuning);
+    tuning.restore()?;
     output::say(&format!("{short} is no longer set"));
     Ok(())
 }

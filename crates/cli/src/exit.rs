@@ -256,7 +256,7 @@ impl std::fmt::Display for CliError {
             CliError::NothingToAttach { name } => {
                 write!(
                     f,
-                    "\"{name}\" is the kernel's default class: there is nothing to attach; its tunables can be set, as in eevdf,base_slice_ns=3000000"
+                    "\"{name}\" is the kernel's default class: there is nothing to attach; `scxlab attach eevdf,base_slice_ns=3000000` sets tunables of it"
                 )
             }
             CliError::NoSystemd => write!(

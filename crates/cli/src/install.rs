@@ -33,6 +33,8 @@ const BOOTED: &str = "run/systemd/system";
 /// Maximum time for the service to attach the scheduler.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
+/// Time after which a service that sets tunables has set them or has failed.
+const SETTLED: Duration = Duration::from_secs(1);
 
 /// The machine as far as an installation concerns it. Tests have another one.
 pub trait System {
@@ -92,8 +94,7 @@ pub fn install(system: &dyn System, program: &Path, input: &SchedulerInput) -> R
     systemctl(system, &["daemon-reload"])?;
     systemctl(system, &["enable", SERVICE])?;
     systemctl(system, &["restart", SERVICE])?;
-    // Of the default class, nothing is enabled.
-    if input.object.is_some() { wait_attached(system) } else { Ok(()) }
+    wait_attached(system, input.object.is_some())
 }
 
 /// Stops and removes the service. Returns false if there was none.
@@ -200,11 +201,13 @@ fn remove_others(folder: &Path, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the service has attached the scheduler, or has ended.
-fn wait_attached(system: &dyn System) -> Result<()> {
+/// Waits until the service has attached the scheduler, or has ended. A service that sets tunables
+/// of the default class enables none: it must still run after a moment.
+fn wait_attached(system: &dyn System, enables: bool) -> Result<()> {
     let start = Instant::now();
     while start.elapsed() < PATIENCE && is_running(system) {
-        if system.is_enabled() {
+        let done = if enables { system.is_enabled() } else { start.elapsed() > SETTLED };
+        if done {
             return Ok(());
         }
         std::thread::sleep(POLL);

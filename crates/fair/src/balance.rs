@@ -556,10 +556,8 @@ impl Fair {
             GroupType::LlcBalance => ImbalanceKind::LlcTask,
             _ => ImbalanceKind::Task,
         };
-        if lb.kind != ImbalanceKind::Task {
-            return;
-        }
-        if matches!(busiest.kind, GroupType::SmtBalance | GroupType::Imbalanced) {
+        let one = matches!(busiest.kind, GroupType::SmtBalance | GroupType::Imbalanced);
+        if one || lb.kind != ImbalanceKind::Task {
             return;
         }
         if local.kind == GroupType::HasSpare {

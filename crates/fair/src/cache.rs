@@ -211,10 +211,10 @@ impl Fair {
         row.runtime += delta;
         let epoch = row.epoch;
         let process = &mut caches.processes[leader.idx()];
-        if let Some(on) = process.on.get_mut(cpu.idx()) {
-            on.advance(epoch);
-            on.runtime += delta;
-        }
+        // A process that never had a second thread has had no preference either.
+        let Some(on) = process.on.get_mut(cpu.idx()) else { return };
+        on.advance(epoch);
+        on.runtime += delta;
         if process.cpu.is_some() {
             let old = epoch.wrapping_sub(process.epoch) as i64 > AFFINITY_TIMEOUT;
             if old || caches.unfit(&self.domains, leader, cpu) {

@@ -212,8 +212,9 @@ impl Domains {
         for cpu in (0..n).filter(|&cpu| online[cpu]) {
             domains.cores[topo.core[cpu] as usize].push(CpuId(cpu as u32));
         }
-        let threads = |core: u32| topo.core.iter().filter(|of| **of == core).count();
-        domains.smt_threads = (0..cores as u32).map(threads).max().unwrap_or(1) as u32;
+        let mut threads = vec![0; cores];
+        topo.core.iter().for_each(|&core| threads[core as usize] += 1);
+        domains.smt_threads = threads.into_iter().max().unwrap_or(1);
         domains.smt_present = domains.cores.iter().any(|core| core.len() > 1);
         let levels = levels(topo, online);
         for cpu in (0..n).filter(|&cpu| online[cpu]) {

@@ -104,9 +104,12 @@ impl Fair {
             Field::MigrationCost => *migration_cost_ns = value,
             Field::NrMigrate => *nr_migrate = value as u32,
             Field::Feature(field) => *field(features) = value != 0,
-            Field::SchedCache if value == 0 => self.forget_caches(),
-            // On unless the machine has a single LLC.
-            Field::SchedCache => {}
+            Field::SchedCache => {
+                features.sched_cache = value != 0;
+                if value == 0 {
+                    self.forget_caches();
+                }
+            }
         }
     }
 }

@@ -270,6 +270,6 @@ fn a_stall_below_a_real_time_task_says_so() {
     let exit = run("lapse", work, "1n2c1t", Engine::Jit, 1, 60).exit;
     assert_eq!(exit.kind, "error_stall", "{exit:#?}");
     let ran = exit.origin.last().unwrap();
-    assert!(ran.contains(" on CPU 0: "), "{exit:#?}");
+    assert!(ran.contains(" on CPU 0: enqueue "), "{exit:#?}");
     assert!(ran.ends_with("; a task of a higher scheduling class runs there"), "{exit:#?}");
 }

@@ -176,7 +176,7 @@ pub fn run(
     let verified = attached.as_ref().map(Scheduler::verified_insns).unwrap_or_default();
     let counters = attached.as_ref().map(Scheduler::counters).unwrap_or_default();
     drop(stats);
-    drop(tuning);
+    tuning.restore()?;
     let left_out = attached.as_ref().map(Scheduler::left_out).unwrap_or_default();
     let (exit, notes) = match attached {
         None => (Exit::none(), Vec::new()),

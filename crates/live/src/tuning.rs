@@ -6,17 +6,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use scxlab_lab::scheduler::SchedulerArg;
+use scxlab_lab::scheduler::{SchedulerArg, Tunable};
 
 use crate::LiveError;
 
 const FOLDER: &str = "/sys/kernel/debug/sched";
 
-/// Tunables that are set. When this is dropped, they have their former values again.
+/// Tunables that are set, until this is restored or dropped.
 #[derive(Debug, Default)]
 pub struct Tuning {
-    /// Files, and the texts that restore them.
-    before: Vec<(PathBuf, String)>,
+    /// What was set, and the values before.
+    before: Vec<(&'static Tunable, u64)>,
 }
 
 impl Tuning {
@@ -25,24 +25,43 @@ impl Tuning {
     pub fn apply(arg: &SchedulerArg) -> Result<Tuning, LiveError> {
         let mut tuning = Tuning::default();
         for (tunable, value) in arg.tuning() {
-            let path = Path::new(FOLDER).join(tunable.file);
-            let failed =
-                |why: String| LiveError::Tunable { name: tunable.name, file: path.clone(), why };
-            let text = fs::read_to_string(&path).map_err(|e| failed(e.to_string()))?;
-            let was = tunable.read(&text);
-            let was = was.ok_or_else(|| failed("this kernel does not have it".into()))?;
-            fs::write(&path, tunable.text(value)).map_err(|e| failed(e.to_string()))?;
-            tuning.before.push((path, tunable.text(was)));
+            let text = fs::read_to_string(file(tunable));
+            let text = text.map_err(|error| failed(tunable, error))?;
+            let missing = || failed(tunable, "this kernel does not have it");
+            let was = tunable.read(&text).ok_or_else(missing)?;
+            set(tunable, value)?;
+            tuning.before.push((tunable, was));
         }
         Ok(tuning)
+    }
+
+    /// Gives the tunables their former values.
+    pub fn restore(mut self) -> Result<(), LiveError> {
+        while let Some((tunable, was)) = self.before.pop() {
+            set(tunable, was)?;
+        }
+        Ok(())
     }
 }
 
 impl Drop for Tuning {
     fn drop(&mut self) {
-        for (path, text) in self.before.iter().rev() {
-            // The file was written before; a process that lost its rights cannot restore it.
-            let _ = fs::write(path, text);
+        for (tunable, was) in self.before.drain(..).rev() {
+            if let Err(error) = set(tunable, was) {
+                eprintln!("scxlab: {error}");
+            }
         }
     }
+}
+
+fn file(tunable: &Tunable) -> PathBuf {
+    Path::new(FOLDER).join(tunable.file)
+}
+
+fn set(tunable: &'static Tunable, value: u64) -> Result<(), LiveError> {
+    fs::write(file(tunable), tunable.text(value)).map_err(|error| failed(tunable, error))
+}
+
+fn failed(tunable: &'static Tunable, why: impl ToString) -> LiveError {
+    LiveError::Tunable { name: tunable.name, file: file(tunable), why: why.to_string() }
 }

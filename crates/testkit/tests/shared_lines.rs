@@ -3,6 +3,7 @@
 //! that wrote them last, on bare CPUs and in guests.
 
 use scxlab_kernel::kernel::Stop;
+use scxlab_lab::scheduler::SchedulerArg;
 use scxlab_machine::cost::ByDistance;
 use scxlab_machine::{CpuId, Machine};
 use scxlab_testkit::checks;
@@ -30,6 +31,11 @@ fn run_pair(machine: &Machine, other: CpuId, guest: bool, objects: &str, ops: [&
         );
     }
     let mut k = kernel_with_calls(machine.clone(), &text, 1);
+    // Runs that are compared have different numbers of searches for the LLC of the guest's process.
+    // The threads are pinned, so that the result of a search changes nothing.
+    for (tunable, value) in SchedulerArg::parse("eevdf,llc_balancing=0").unwrap().tuning() {
+        k.fair.tune(tunable, value);
+    }
     assert_eq!(k.run(Some(50 * MS)), Stop::Finished, "{text}");
     checks::after(&k);
     k.metrics.work_units
@@ -86,9 +92,8 @@ fn rounds(machine: &Machine, other: CpuId, kind: &str, bytes: u64, guest: bool) 
 }
 
 /// A round takes longer by the way of its two messages: the state of the pipe for the write and
-/// for the read, and the message with its bytes. On one CPU it takes as long as without. The 150 ns
-/// are for what depends on the moment, such as a wait for a run queue's lock, or the search for the
-/// LLC that a guest's process should prefer.
+/// for the read, and the message with its bytes. On one CPU it takes as long as without. The 100 ns
+/// are for what depends on the moment, such as a wait for a run queue's lock.
 #[test]
 fn messages_come_from_their_sender() {
     for name in ["2n4c2t", "epyc-2s", "intel-2s"] {
@@ -119,7 +124,7 @@ fn messages_come_from_their_sender() {
                 let way = 2 * costs.message_ns(away, 2 * state + message, bytes);
                 let off = (more - way as f64).abs();
                 let what = format!("{name} {kind} {bytes} {away:?} {guest}: {more} of {way}");
-                assert!(off <= 0.06 * way as f64 + 150.0, "{what}");
+                assert!(off <= 0.06 * way as f64 + 100.0, "{what}");
             }
         }
     }

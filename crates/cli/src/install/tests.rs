@@ -18,6 +18,8 @@ struct Fake {
     calls: RefCell<Vec<String>>,
     /// Whether the service attaches its scheduler when it starts.
     attaches: bool,
+    /// Whether what it attaches is a scheduler of sched_ext.
+    enables: bool,
     running: Cell<bool>,
     /// Verb of systemctl that fails.
     fails: Option<&'static str>,
@@ -28,7 +30,7 @@ impl Fake {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join(BOOTED)).unwrap();
         let (calls, running) = (RefCell::default(), Cell::new(false));
-        Fake { root, calls, attaches: true, running, fails: None }
+        Fake { root, calls, attaches: true, enables: true, running, fails: None }
     }
 
     fn files(&self) -> BTreeMap<String, String> {
@@ -66,7 +68,7 @@ impl System for Fake {
     }
 
     fn is_enabled(&self) -> bool {
-        self.running.get()
+        self.running.get() && self.enables
     }
 }
 
@@ -105,6 +107,17 @@ fn a_shipped_scheduler_needs_a_unit_only() {
     assert_eq!(fake.files(), BTreeMap::from([(unit, UNIT.to_owned())]));
     let wanted = ["daemon-reload", "enable scxlab.service", "restart scxlab.service"];
     assert_eq!(fake.called(), wanted);
+}
+
+/// Tunables of the default class enable no scheduler, so only a service that ends has failed.
+#[test]
+fn tunables_need_a_service_that_stays() {
+    let text = "eevdf,base_slice_ns=8000000";
+    let fake = Fake { enables: false, ..Fake::new() };
+    installed(&fake, text).unwrap();
+    let unit = fake.files().remove(&format!("{UNITS}/{SERVICE}")).unwrap();
+    assert!(unit.contains(&format!("attach --interval 0s \"{text}\"")), "{unit}");
+    assert!(installed(&Fake { attaches: false, ..Fake::new() }, text).is_err());
 }
 
 /// The second installation replaces the first one, and leaves none of its files.

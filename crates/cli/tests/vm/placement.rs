@@ -2,12 +2,12 @@
 //! Placement by the default class, in the simulator and on a real kernel.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use perfetto_protos::ftrace_event::ftrace_event::Event as Ftrace;
-use perfetto_protos::trace::Trace;
-use protobuf::Message;
 
 use crate::bench::{Bench, metric, scxlab};
+use crate::trace::{by_time, parse};
 
 /// Two processes of three threads, which use a tenth of a CPU each.
 const WORKLOAD: &str = "
@@ -26,12 +26,8 @@ ops = [{ loop = { ops = [{ compute = '1ms' }, { sleep = '9ms' }] } }]
 
 /// Returns the run time of each process on each LLC of four CPUs in the last third of a trace, ns.
 fn by_llc(file: &str) -> BTreeMap<String, [u64; 2]> {
-    let bytes = std::fs::read(file).unwrap_or_else(|e| panic!("{file}: {e}"));
-    let trace = Trace::parse_from_bytes(&bytes).unwrap();
-    let bundles = trace.packet.iter().map(|packet| packet.ftrace_events());
-    let mut events: Vec<_> =
-        bundles.flat_map(|bundle| bundle.event.iter().map(|event| (bundle.cpu(), event))).collect();
-    events.sort_by_key(|(_, event)| event.timestamp());
+    let trace = parse(Path::new(file));
+    let events = by_time(&trace);
     let times = || events.iter().map(|(_, event)| event.timestamp());
     let (first, last) = (times().next().unwrap_or(0), times().next_back().unwrap_or(0));
     let begin = last - (last - first) / 3;

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use perfetto_protos::ftrace_event::FtraceEvent;
 use perfetto_protos::ftrace_event::ftrace_event::Event as Ftrace;
 use perfetto_protos::ftrace_stats::ftrace_stats::Phase;
 use perfetto_protos::trace::Trace;
@@ -70,23 +71,33 @@ struct Read {
     lost: Vec<u64>,
 }
 
-fn read(file: &Path) -> Read {
+/// Parses a trace.
+pub fn parse(file: &Path) -> Trace {
     let bytes = std::fs::read(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
-    let trace = Trace::parse_from_bytes(&bytes).unwrap();
-    let mut events = Vec::new();
+    Trace::parse_from_bytes(&bytes).unwrap()
+}
+
+/// Returns the events of a trace with their CPUs, by time: each bundle has events of one CPU.
+pub fn by_time(trace: &Trace) -> Vec<(u32, &FtraceEvent)> {
+    let bundles = trace.packet.iter().map(|packet| packet.ftrace_events());
+    let mut events: Vec<_> =
+        bundles.flat_map(|bundle| bundle.event.iter().map(|event| (bundle.cpu(), event))).collect();
+    events.sort_by_key(|(_, event)| event.timestamp());
+    events
+}
+
+fn read(file: &Path) -> Read {
+    let trace = parse(file);
+    let events = by_time(&trace);
     let mut lost = Vec::new();
     for packet in &trace.packet {
         let unknown = packet.special_fields.unknown_fields();
         assert_eq!(unknown.iter().count(), 0, "fields that Perfetto does not know: {packet}");
-        let bundle = packet.ftrace_events();
-        events.extend(bundle.event.iter().map(|event| (bundle.cpu(), event)));
         let stats = packet.ftrace_stats();
         if stats.phase() == Phase::END_OF_TRACE {
             lost = stats.cpu_stats.iter().map(|cpu| cpu.dropped_events()).collect();
         }
     }
-    // Each bundle has events of one CPU. Sort the events of all bundles together by time.
-    events.sort_by_key(|(_, event)| event.timestamp());
     let mut read = Read {
         tasks: BTreeMap::new(),
         broken: Vec::new(),

@@ -84,6 +84,7 @@ impl Kernel {
     }
 
     fn server_arm(&mut self, cpu: CpuId, class: Served, server: Server) {
+        self.charge(self.machine.costs.irq.hrtimer_arm_ns);
         let ext = class == Served::Ext;
         let event = Event::DlServer { cpu, ext, generation: server.generation };
         self.events.push(server.zero_laxity().max(self.now), event);
@@ -99,7 +100,12 @@ impl Kernel {
         }
         self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
-            k.charge_curr(cpu);
+            // Run time up to now may put the turn off.
+            match k.tasks[k.cpus[cpu].curr].class {
+                Class::Ext => k.ext_update_curr(cpu),
+                Class::Fair => _ = k.charge_curr(cpu),
+                Class::Idle | Class::Rt | Class::Deadline => {}
+            }
             let now = k.now;
             let waits = k.waits_for_server(cpu, class);
             let Some(server) = k.servers.active.get_mut(&(cpu, class)) else { return };

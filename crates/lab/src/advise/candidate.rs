@@ -107,7 +107,7 @@ impl When {
 }
 
 /// Knobs file of the default class.
-pub const TUNABLES: &str = include_str!("eevdf.knobs.toml");
+pub const EEVDF_KNOBS: &str = include_str!("eevdf.knobs.toml");
 
 /// Parses a knobs file. `name` is for messages.
 pub fn parse_knobs(name: &str, text: &str) -> Result<IndexMap<String, KnobRange>, CandidateError> {
@@ -178,7 +178,7 @@ impl<'a> Candidates<'a> {
             }
         }
         if sources.given.is_empty() {
-            found.add_family(DEFAULT_CLASS, parse_knobs("eevdf.knobs.toml", TUNABLES)?);
+            found.add_family(DEFAULT_CLASS, parse_knobs("eevdf.knobs.toml", EEVDF_KNOBS)?);
             for shipped in scxlab_sched::shipped() {
                 let file = format!("bpf/sched/{}/knobs.toml", shipped.name);
                 found.add_family(shipped.name, parse_knobs(&file, shipped.knobs)?);

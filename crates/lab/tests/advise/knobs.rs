@@ -2,7 +2,7 @@
 //! The knobs files of the shipped schedulers: each value is one that the scheduler takes. And the
 //! knobs file of a user's object.
 
-use scxlab_lab::advise::candidate::{Candidates, TUNABLES, When, parse_knobs};
+use scxlab_lab::advise::candidate::{Candidates, EEVDF_KNOBS, When, parse_knobs};
 use scxlab_lab::advise::trials::Trials;
 use scxlab_lab::advise::{Unhurried, value::Seen};
 
@@ -27,7 +27,7 @@ fn each_value_is_taken_by_its_scheduler() {
         let knobs = parse_knobs(shipped.name, shipped.knobs).unwrap();
         1 + knobs.values().map(|range| range.values.len()).sum::<usize>()
     });
-    let tunables = parse_knobs("eevdf", TUNABLES).unwrap();
+    let tunables = parse_knobs("eevdf", EEVDF_KNOBS).unwrap();
     let tunables = tunables.values().map(|range| range.values.len()).sum::<usize>();
     assert_eq!(candidates.all().len(), 1 + tunables + declared.sum::<usize>());
 }
