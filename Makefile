@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-# The project's commands. `make test` does all that CI does except for fuzzing; `make demo` shows an
-# example.
+# The project's commands. `make test` is what CI does; `make demo` shows an example.
 
 CARGO ?= cargo
 # Debian's plain `clang` is too old for BPF; .cargo/config.toml sets the same for a cargo run by
@@ -25,7 +24,7 @@ SOAK_SECONDS ?= 60
 # With the time of day, so that a log tells what took long.
 step = @date "+== $(1) (%T)"
 
-.PHONY: help setup build install deb wheel pgo test demo fmt lint deny pins unit python aarch64 objects kernel-objects scx-objects abi bench figures claims-vm tidy clean fuzz fuzz-short fuzz-grow fuzz-corpus soak conserve
+.PHONY: help setup build install deb wheel pgo test thorough demo fmt lint deny pins unit python aarch64 objects kernel-objects scx-objects abi bench figures claims-vm tidy clean fuzz fuzz-short fuzz-grow fuzz-corpus soak conserve
 
 help:
 	@echo "make setup           install the Debian packages that are missing"
@@ -35,7 +34,8 @@ help:
 	@echo "make wheel           build the Python wheel, optimised, in target/wheels"
 	@echo "make pgo             build a faster scxlab with profile-guided optimisation (target/pgo/scxlab)"
 	@echo "make demo            set up, build, compare two schedulers on a busy laptop, write a page and traces"
-	@echo "make test            everything CI does, except for fuzzing"
+	@echo "make test            everything CI does"
+	@echo "make thorough        the long tests too, all cases of the others, and make fuzz-short"
 	@echo "make aarch64         the machine code for aarch64, in an emulator; one of the tests"
 	@echo "make python          build the Python wheel and test it; one of the tests"
 	@echo "make fmt             format the sources"
@@ -91,8 +91,8 @@ fuzz:
 	$(call step,fuzzing)
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_JOBS=$(FUZZ_JOBS) tools/fuzz.sh run $(FUZZ_TARGETS)
 
-# Enough inputs to find bugs that show at once, and the same each time, because CI's verdict is to
-# depend on the commit and not on luck or on the host's speed.
+# Enough inputs to find bugs that show at once, and the same each time, so that the verdict depends
+# on the commit and not on luck or on the host's speed.
 fuzz-short:
 	$(call step,fuzzing)
 	@FUZZ_JOBS=2 tools/fuzz.sh short $(FUZZ_TARGETS)
@@ -112,16 +112,22 @@ test:
 	@$(MAKE) --no-print-directory unit
 	@echo "== all passed"
 
+# Before a release, and after a change to what the long tests cover. `ignore = "long"` marks a long
+# test; SCXLAB_THOROUGH makes other tests try all of their cases.
+thorough: export SCXLAB_THOROUGH := 1
+thorough:
+	@$(MAKE) --no-print-directory setup kernel-objects scx-objects
+	$(call step,all tests)
+	@$(CARGO) test --locked --quiet --workspace --lib --bins --tests -- --include-ignored
+	@$(MAKE) --no-print-directory fuzz-short
+
 fmt:
 	@$(CARGO) fmt --all
-	@$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 lint:
 	$(call step,format and lints)
 	@$(CARGO) fmt --all --check
-	@$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
-	@$(CARGO) clippy --locked --quiet --workspace --all-targets -- -D warnings
-	@$(CARGO) clippy --locked --quiet --manifest-path fuzz/Cargo.toml --target-dir target --all-targets -- -D warnings
+	@$(CARGO) clippy --locked --quiet --workspace --all-targets --features scxlab-fuzz/libfuzzer -- -D warnings
 
 deny:
 	$(call step,licences and sources)
@@ -145,11 +151,10 @@ python:
 	@$(CARGO) build --locked --quiet --package scxlab-cli --bin scxlab
 	@tools/python.sh
 
-# In the target folder of the other tests, which have built most of it. CI runs the corpus with the
-# address sanitizer instead, because each target of `fuzz-short` begins with its corpus.
+# Part of `unit`; separate, for debugging an input.
 fuzz-corpus:
 	$(call step,fuzz corpus)
-	@$(CARGO) test --locked --quiet --manifest-path fuzz/Cargo.toml --target-dir target --test corpus
+	@$(CARGO) test --locked --quiet --package scxlab-fuzz --test corpus
 
 # Part of `unit`; separate, for work on the compiler.
 aarch64:
@@ -190,7 +195,7 @@ soak: kernel-objects
 # Thirty machines with up to 16 CPUs; takes an hour under emulation.
 conserve: kernel-objects
 	$(call step,conserve)
-	@CONSERVE_ALL=1 $(CARGO) test --locked --quiet --package scxlab-cli --test vm -- enough_hogs_keep_all_cpus_busy --nocapture
+	@SCXLAB_THOROUGH=1 $(CARGO) test --locked --quiet --package scxlab-cli --test vm -- enough_hogs_keep_all_cpus_busy --nocapture
 
 # Statements of pages about real kernels; BLESS=1 writes the figures into them.
 claims-vm: kernel-objects

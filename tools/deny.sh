@@ -11,7 +11,6 @@ install_pinned cargo-deny
 deny=build/tools/bin/cargo-deny
 
 "$deny" --log-level warn check --hide-inclusion-graph licenses bans sources
-"$deny" --log-level warn --manifest-path fuzz/Cargo.toml --config deny.toml check --hide-inclusion-graph sources
 if "$deny" --log-level off fetch db 2>/dev/null; then
     "$deny" --log-level warn check --disable-fetch advisories
 else

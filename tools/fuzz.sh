@@ -22,13 +22,16 @@ export RUSTC_WRAPPER=$root/tools/fuzz-rustc.sh
 ASAN_SYMBOLIZER_PATH=$(command -v llvm-symbolizer-19 || command -v llvm-symbolizer || true)
 export ASAN_SYMBOLIZER_PATH
 
+# The targets are built with the development profile, because a fully optimised build takes longer
+# than a short run, and beside the project's own builds, which have no sanitizer.
+build=(--dev --fuzz-dir fuzz --features libfuzzer --target-dir target/fuzz)
+
 # Runs libFuzzer with limits that a slow host does not reach. Arguments: TARGET FOLDER... --
-# OPTION... The target is built with the development profile, because a fully optimised build takes
-# longer than CI fuzzes.
+# OPTION...
 fuzzer() {
     local target=$1
     shift
-    "${repeatable[@]}" "$fuzz" fuzz run --dev --fuzz-dir fuzz "$target" "$@" -timeout=600 -rss_limit_mb=4096
+    "${repeatable[@]}" "$fuzz" fuzz run "${build[@]}" "$target" "$@" -timeout=600 -rss_limit_mb=4096
 }
 
 repeatable=()
@@ -118,7 +121,7 @@ shift
 case $command in
     run | short)
         install_pinned cargo-fuzz
-        "$fuzz" fuzz build --dev --fuzz-dir fuzz
+        "$fuzz" fuzz build "${build[@]}"
         gcc -shared -fPIC -o build/tools/fuzz-getrandom.so tools/fuzz-getrandom.c
         printf '%s\n' "$@" | xargs -P "${FUZZ_JOBS:-1}" -n 1 "$0" "$command-one" || summary "$@"
         ;;

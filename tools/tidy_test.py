@@ -141,7 +141,9 @@ class TidyTest(unittest.TestCase):
     def test_banned_text(self):
         for text in ["FIX" + "ME", "todo" + "!()", "see " + "/ho" + "me/me", "#[ig" + "nore]"]:
             self.one({"x.rs": RUST + f"fn f() {{}} // {text}\n"}, "x.rs:2: banned text")
-        self.assertEqual(faults(tree(**{"x.rs": RUST + "// /sys/kernel/work/x\n"})), [])
+        self.one({"x.rs": RUST + '#[ig' + 'nore = "slow"]\n'}, "x.rs:2: banned text")
+        for text in ["// /sys/kernel/work/x", '#[ignore = "long"]']:
+            self.assertEqual(faults(tree(**{"x.rs": RUST + text + "\n"})), [])
 
     def test_long_files(self):
         self.one({"x.rs": RUST + "\n" * 1000}, "more than 1000 lines")

@@ -350,6 +350,7 @@ fn changes(name: &str, ablation: &str, cell: &str) -> (f64, f64) {
 /// With the mechanism broken on purpose, the prediction is visibly worse: the global run queue of
 /// 2002 without the price of its lock does not collapse.
 #[test]
+#[ignore = "long"]
 fn a_broken_mechanism_scores_worse() {
     let whole = reproduce(thread("o1-2002"), "reflex", 1);
     let broken = reproduce(thread("o1-2002").ablated("lock").unwrap(), "reflex", 1);
@@ -413,6 +414,7 @@ fn hackbench_loses_under_gangs_by_its_lines() {
 /// Consolidation gathers a guest's CPU time on one node. It does not look at the guest's memory,
 /// and so chooses a node without it, as the reply found. Two seconds instead of four are enough.
 #[test]
+#[ignore = "long"]
 fn consolidation_gathers_a_guest_on_a_wrong_node() {
     let files = experiments().iter().find(|files| files.name == "numa-2013").unwrap();
     let short = files.experiment.replace("duration = \"4s\"", "duration = \"2s\"");

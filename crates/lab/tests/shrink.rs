@@ -64,16 +64,22 @@ fn shrunk(scheduler: &str) -> Result<Shrunk, ShrinkError> {
 }
 
 #[test]
-fn ten_ejections_shrink_and_happen_again() {
-    let stalls = [
-        "starve=104,starve_in=0",
-        "starve=104,starve_in=1",
-        "starve=119,woken=1",
-        "starve=99,starve_in=1",
-    ];
-    let stalls = stalls.map(str::to_owned);
-    let faults = [1, 2, 3, 5, 7, 8].map(|wrong| format!("wrong={wrong},eject_after_ns=20000000"));
-    for knobs in stalls.into_iter().chain(faults) {
+fn ejections_shrink_and_happen_again() {
+    shrink_again(&["starve=104,starve_in=0", "starve=119,woken=1"], &[1, 7]);
+}
+
+#[test]
+#[ignore = "long"]
+fn more_ejections_shrink_and_happen_again() {
+    shrink_again(&["starve=104,starve_in=1", "starve=99,starve_in=1"], &[2, 3, 5, 8]);
+}
+
+/// Shrinks an ejection of `lapse` for each line of knobs that makes it starve tasks, and for each
+/// number of a wrong call.
+fn shrink_again(stalls: &[&str], faults: &[u32]) {
+    let stalls = stalls.iter().map(|&knobs| knobs.to_owned());
+    let faults = faults.iter().map(|wrong| format!("wrong={wrong},eject_after_ns=20000000"));
+    for knobs in stalls.chain(faults) {
         let name = format!("lapse,{knobs}");
         let small = shrunk(&name).unwrap_or_else(|why| panic!("{name}: {why}"));
         let (before, after) = small.threads;

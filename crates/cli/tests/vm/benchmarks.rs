@@ -230,6 +230,7 @@ pub fn short(value: f64) -> String {
 }
 
 #[test]
+#[ignore = "long"]
 fn generators_have_the_shape_of_their_programs() {
     if Bench::new().is_none() {
         return;

@@ -109,6 +109,7 @@ ops = [{ loop = { ops = [{ compute = { work = '1ms', region = 'heap-b', memory =
 /// Pages follow their tasks in the simulator as on a real kernel, and stay where they are without
 /// balancing, or under a scheduler that has all tasks: 7.3 scans only tasks of the default class.
 #[test]
+#[ignore = "long"]
 fn pages_follow_their_tasks() {
     let Some(bench) = Bench::new() else { return };
     let file = bench.file("far.toml", FAR);
@@ -168,6 +169,7 @@ fn four_processes() -> String {
 /// two processes were on their way between the nodes at the end: each process then had between 50
 /// and 85 % of its pages on one node, and all processes together between 83 and 88 %.
 #[test]
+#[ignore = "long"]
 fn four_processes_come_to_their_memory() {
     let Some(bench) = Bench::new() else { return };
     let file = bench.file("four.toml", four_processes());

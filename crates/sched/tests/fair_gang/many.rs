@@ -159,6 +159,12 @@ fn do_the_same_work(work: Work, bound: Bound, threads: &[u32]) {
 
 #[test]
 fn gangs_too_large_at_times_do_the_same_work_at_locks() {
+    do_the_same_work(Work::LockAndSleep, Bound::Anywhere, &[12]);
+}
+
+#[test]
+#[ignore = "long"]
+fn gangs_too_large_at_times_do_the_same_work_at_locks_with_more_sizes() {
     do_the_same_work(Work::LockAndSleep, Bound::Anywhere, &[9, 12, 15]);
 }
 

@@ -6,7 +6,7 @@
 //! on one node. Bounds: each process has at least 90 % of its CPU time on one node; at most two
 //! moves between nodes per process; no CPU is idle for `GRACE` beside a waiting task that may run
 //! there; and the work done from the start is at least 97 % of the work with `numa=off`. By
-//! default, a stratified part of the cases runs; with `SCXLAB_NUMA_MATRIX=all`, all cases run.
+//! default, a stratified part of the cases runs; with `SCXLAB_THOROUGH`, all cases run.
 
 use scxlab_kernel::Kernel;
 use scxlab_kernel::behavior::Sys;
@@ -91,10 +91,10 @@ fn faults(knobs: &str, place: &Place, load: &ProcessLoad, seed: u64) -> Option<S
     })
 }
 
-/// Runs every `every`-th case, or all cases with `SCXLAB_NUMA_MATRIX=all`. At most `percent` per
+/// Runs every `every`-th case, or all cases with `SCXLAB_THOROUGH`. At most `percent` per
 /// cent of these runs may fail.
 fn check(knobs: &str, places: &[Place], every: usize, percent: usize) {
-    let all = std::env::var("SCXLAB_NUMA_MATRIX").is_ok_and(|v| v == "all");
+    let all = std::env::var_os("SCXLAB_THOROUGH").is_some();
     let mut cases = Vec::new();
     for seed in 1..=SEEDS {
         for (p, place) in places.iter().enumerate() {

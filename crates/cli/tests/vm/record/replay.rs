@@ -261,6 +261,7 @@ fn simulate(bench: &Bench, name: &str, bytes: &[u8], names: &Names) -> [Counts; 
 /// A replay under the recording's scheduler has the recording's switches, wake-ups and shares. How
 /// well it predicts another scheduler is told, and not bounded.
 #[test]
+#[ignore = "long"]
 fn a_recording_of_a_real_kernel_replays() {
     let Some(bench) = Bench::new() else { return };
     let folder = tempfile::tempdir().unwrap();
