@@ -39,7 +39,7 @@ help:
 	@echo "make aarch64         the machine code for aarch64, in an emulator; one of the tests"
 	@echo "make python          build the Python wheel and test it; one of the tests"
 	@echo "make fmt             format the sources"
-	@echo "make deny            check licences, sources and known vulnerabilities of the dependencies; one of the tests"
+	@echo "make deny            check licences, sources and known vulnerabilities of the dependencies, which the tests do after a change of them"
 	@echo "make pins            pin the newest kernel and published schedulers (tools/pins.txt)"
 	@echo "make fuzz-corpus     every input of the fuzz targets' corpus once, as ordinary tests"
 	@echo "make fuzz            run each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)), FUZZ_JOBS ($(FUZZ_JOBS)) at a time"
@@ -106,7 +106,8 @@ test:
 	@$(MAKE) --no-print-directory setup
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory deny
+	$(call step,licences and sources)
+	@tools/deny.sh changed
 	@$(MAKE) --no-print-directory kernel-objects scx-objects
 	@$(MAKE) --no-print-directory abi
 	@$(MAKE) --no-print-directory unit
@@ -116,7 +117,7 @@ test:
 # test; SCXLAB_THOROUGH makes other tests try all of their cases.
 thorough: export SCXLAB_THOROUGH := 1
 thorough:
-	@$(MAKE) --no-print-directory setup kernel-objects scx-objects
+	@$(MAKE) --no-print-directory setup deny kernel-objects scx-objects
 	$(call step,all tests)
 	@$(CARGO) test --locked --quiet --workspace --lib --bins --tests -- --include-ignored
 	@$(MAKE) --no-print-directory fuzz-short
@@ -190,7 +191,7 @@ figures:
 
 soak: kernel-objects
 	$(call step,soak)
-	@SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --locked --quiet --package scxlab-cli --test vm -- every_shipped_scheduler_endures --nocapture
+	@SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --locked --quiet --package scxlab-cli --test vm -- every_shipped_scheduler_endures --include-ignored --nocapture
 
 # Thirty machines with up to 16 CPUs; takes an hour under emulation.
 conserve: kernel-objects
