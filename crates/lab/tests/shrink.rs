@@ -64,14 +64,20 @@ fn shrunk(scheduler: &str) -> Result<Shrunk, ShrinkError> {
 }
 
 #[test]
-fn ejections_shrink_and_happen_again() {
-    shrink_again(&["starve=104,starve_in=0", "starve=119,woken=1"], &[1, 7]);
+fn a_stall_shrinks_and_happens_again() {
+    shrink_again(&["starve=119,woken=1"], &[]);
+}
+
+#[test]
+fn wrong_calls_shrink_and_happen_again() {
+    shrink_again(&[], &[1, 7]);
 }
 
 #[test]
 #[ignore = "long"]
 fn more_ejections_shrink_and_happen_again() {
-    shrink_again(&["starve=104,starve_in=1", "starve=99,starve_in=1"], &[2, 3, 5, 8]);
+    let stalls = ["starve=104,starve_in=0", "starve=104,starve_in=1", "starve=99,starve_in=1"];
+    shrink_again(&stalls, &[2, 3, 5, 8]);
 }
 
 /// Shrinks an ejection of `lapse` for each line of knobs that makes it starve tasks, and for each
