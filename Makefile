@@ -35,7 +35,7 @@ help:
 	@echo "make pgo             build a faster scxlab with profile-guided optimisation (target/pgo/scxlab)"
 	@echo "make demo            set up, build, compare two schedulers on a busy laptop, write a page and traces"
 	@echo "make test            everything CI does"
-	@echo "make thorough        the long tests too, all cases of the others, and make fuzz-short"
+	@echo "make thorough        all cases of all tests, the long ones too, and make fuzz-short; takes hours"
 	@echo "make aarch64         the machine code for aarch64, in an emulator; one of the tests"
 	@echo "make python          build the Python wheel and test it; one of the tests"
 	@echo "make fmt             format the sources"

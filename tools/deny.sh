@@ -4,7 +4,8 @@
 # vulnerabilities if their list can be downloaded.
 #
 #   deny.sh           checks, and notes in tools/deny.sha256 what was checked
-#   deny.sh changed   checks if something has changed since: building cargo-deny takes minutes
+#   deny.sh changed   checks only if they have changed since, because building cargo-deny takes
+#                     minutes; vulnerabilities that became known since are not looked for
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)

@@ -137,9 +137,9 @@ def banned_names(tree):
 
 
 def banned_text(tree):
-    """Notes to oneself, paths of a developer's machine, hosts of packages. Tests that
-    nobody runs; `make thorough` runs those that are long. The patterns are assembled, so that this
-    file does not contain the text that it bans."""
+    """Notes to oneself, tests that nobody runs (`make thorough` runs those that are long), paths of a
+    developer's machine, hosts of packages. The patterns are assembled, so that this file does not
+    contain the text that it bans."""
     notes = "TO" "DO|FIX" "ME|XX" "X:|todo" r"!\(|unimplemented" r"!\(|#\[ig" 'nore(?! = "long"])'
     # The four folder names are banned at the start of a path only, because sysfs paths may contain
     # folders of these names further on.
