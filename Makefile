@@ -129,6 +129,7 @@ lint:
 	$(call step,format and lints)
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --locked --quiet --workspace --all-targets --features scxlab-fuzz/libfuzzer -- -D warnings
+	@tools/wheel-features.sh
 
 deny:
 	$(call step,licences and sources)

@@ -25,23 +25,24 @@ make_environment() {
     cp py/requirements.txt "$folder/requirements.txt"
 }
 
-# build_wheel PROFILE FOLDER
+# build_wheel FOLDER ARGUMENTS_OF_MATURIN
 build_wheel() {
-    rm -rf "$2"
-    "$python" -m maturin build --quiet --profile "$1" --locked --manifest-path py/Cargo.toml \
-        --out "$2"
+    wheels=$1
+    shift
+    rm -rf "$wheels"
+    "$python" -m maturin build --quiet --locked --manifest-path py/Cargo.toml --out "$wheels" "$@"
 }
 
-# With the profile of the other tests, whose build results it shares.
+# With the profile and the features of the other tests, whose build results it shares.
 install_wheel() {
-    build_wheel dev "$folder/wheels"
+    build_wheel "$folder/wheels" --profile dev --features tests
     "$python" -m pip --quiet --disable-pip-version-check install --force-reinstall --no-deps \
         "$folder"/wheels/*.whl
 }
 
 make_environment
 if [ "${1:-}" = wheel ]; then
-    build_wheel release "$2"
+    build_wheel "$2" --profile release
     exit
 fi
 install_wheel
