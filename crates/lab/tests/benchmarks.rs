@@ -53,6 +53,27 @@ fn units_are_counted_on_machines_and_in_guests() {
     }
 }
 
+/// A thread that finds a mutex taken sleeps only if it is still taken when the kernel looks. So
+/// threads that hold it for a tenth of a microsecond hardly ever sleep, and those that hold it for
+/// long do.
+#[test]
+fn only_a_mutex_that_is_held_for_long_is_slept_for() {
+    for machine in ["1n2c1t", "1n4c1t", "laptop-4c8t", "2n2c1t"] {
+        for threads in [2, 3] {
+            let sleeps = |hold: &str| {
+                let work = format!(
+                    "sysbench_memory,threads={threads},total=8MiB,overhead=3us,hold={hold}"
+                );
+                let run = run(&work, machine);
+                metric(&run, "switches_voluntary") / metric(&run, "work_units")
+            };
+            let (short, long) = (sleeps("100ns"), sleeps("4us"));
+            assert!(short < 0.01, "{machine}, {threads}: {short}");
+            assert!(long > 0.1, "{machine}, {threads}: {long}");
+        }
+    }
+}
+
 #[test]
 fn more_cpus_serve_events_faster() {
     for work in ["sysbench_cpu,threads=8,requests=200", "sysbench_memory,threads=8,total=8MiB"] {

@@ -248,6 +248,8 @@ cost_table! {
     workload: WorkloadCosts {
         /// Going to sleep on a futex.
         futex_wait_ns: u64 = "futex_wait" in "ns";
+        /// Calling futex_wait() for a word that has another value by then.
+        futex_check_ns: u64 = "futex_check" in "ns";
         /// Waking on a futex, per call.
         futex_wake_ns: u64 = "futex_wake" in "ns";
         /// clock_nanosleep(): setting the timer.

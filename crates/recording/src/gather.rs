@@ -448,7 +448,9 @@ impl Recorder {
         let short = self.tracks[task as usize].open >> WORK_SHIFT < CALL_LENGTH;
         match last {
             Some(Step::Call(_, call)) if short && can_wait(&call) => {
-                let charged = self.after_call(task, &call) + self.overhead.dequeue;
+                let charged = self.overhead.before_sleep(&call)
+                    + self.message_of(task, &call)
+                    + self.overhead.dequeue;
                 let rest = self.take_kernel_time(task, charged);
                 self.work_before_call(task, rest);
             }
@@ -704,11 +706,15 @@ impl Recorder {
 
     /// Returns the costs of a task's last call after its event.
     fn after_call(&self, task: TaskIndex, call: &Call) -> Nanos {
-        let message = match call {
+        self.overhead.after_call(call) + self.message_of(task, call)
+    }
+
+    /// Returns the costs of the message of a task's last call after its event.
+    fn message_of(&self, task: TaskIndex, call: &Call) -> Nanos {
+        match call {
             Call::Write { .. } => self.tracks[task as usize].message,
             _ => 0,
-        };
-        self.overhead.after_call(call) + message
+        }
     }
 
     /// Ends the work before a read, whose event is at its end. After a wait, the time until this

@@ -83,7 +83,7 @@ impl Overhead {
     pub fn after_call(&self, call: &Call) -> Nanos {
         let c = &self.machine.costs;
         match call {
-            Call::FutexWait { .. } => c.workload.futex_wait_ns,
+            Call::FutexWait { .. } => c.workload.futex_check_ns,
             Call::FutexWake { .. } => c.workload.futex_wake_ns,
             Call::Write { kind, bytes, .. } => self.transfer(*kind, *bytes),
             Call::SleepFor { .. } => c.workload.timer_ns,
@@ -92,6 +92,15 @@ impl Overhead {
             Call::Yield => c.syscall.entry_ns,
             Call::Poll { .. } => c.workload.pipe_rw_ns,
             Call::Read { .. } | Call::SleepUntil { .. } | Call::Join | Call::Count { .. } => 0,
+        }
+    }
+
+    /// Returns the costs of a call between its event and the sleep that it leads to, without those
+    /// of `message`.
+    pub fn before_sleep(&self, call: &Call) -> Nanos {
+        match call {
+            Call::FutexWait { .. } => self.machine.costs.workload.futex_wait_ns,
+            _ => self.after_call(call),
         }
     }
 

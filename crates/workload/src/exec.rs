@@ -63,6 +63,12 @@ pub struct Perturb {
 }
 
 impl Perturb {
+    /// Returns the same with start offsets of at most a hundredth of a run's length, so that a
+    /// short run does not consist of them.
+    pub fn within(self, length: Nanos) -> Perturb {
+        Perturb { start_offset_max: self.start_offset_max.min(length / 100), ..self }
+    }
+
     /// Returns an upper bound on the number of wake-ups of `tasks` tasks that end start offsets.
     pub fn begins(&self, tasks: usize) -> u64 {
         if self.start_offset_max == 0 { 0 } else { tasks as u64 }

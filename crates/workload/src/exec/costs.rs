@@ -33,6 +33,9 @@ macro_rules! costs {
 costs! {
     /// Going to sleep on a futex. An uncontended lock or semaphore costs nothing.
     futex_wait = workload.futex_wait_ns,
+    /// The part of `futex_wait` until the kernel has compared the word; all of it, if the word is
+    /// another by then.
+    futex_check = workload.futex_check_ns,
     /// Waking on a futex, once per call, however many threads wake.
     futex_wake = workload.futex_wake_ns,
     /// `clock_nanosleep`: setting the timer.

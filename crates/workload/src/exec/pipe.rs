@@ -261,7 +261,7 @@ impl Executor {
 
     /// Lets come what is due on other CPUs before a call that the thread has paid for has its
     /// effect; the thread's next step executes the call.
-    fn comes_first(&mut self, sys: &dyn Sys, t: usize) -> Option<Flow> {
+    pub(super) fn comes_first(&mut self, sys: &dyn Sys, t: usize) -> Option<Flow> {
         if !sys.others_due() {
             return None;
         }

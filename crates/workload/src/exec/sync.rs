@@ -5,8 +5,9 @@
 //! waiter. If the mutex is taken, a signalled thread joins the mutex's queue without waking, so no
 //! thread is woken only to block again.
 //! A barging mutex is not handed over: an unlock wakes the first waiter, which tries again, and
-//! joins the end of the queue if a running thread was faster. A signalled thread wakes up and tries
-//! to take the mutex as any other.
+//! joins the end of the queue if a running thread was faster. A thread that finds it taken calls
+//! the kernel, and sleeps only if no other thread has changed the futex word until the kernel
+//! compares it. A signalled thread wakes up and tries to take the mutex as any other.
 //! Models: for barging mutexes, glibc 2.36 `lll_lock` and `lll_unlock`.
 //! Does not: model priority inheritance.
 
@@ -29,7 +30,8 @@ pub(super) struct Mutex {
 /// The rest of the state of a barging mutex.
 #[derive(Default)]
 struct Barging {
-    /// Whether the next unlock makes a system call: the futex word is 2 in glibc.
+    /// Whether the next unlock makes a system call: the futex word is 2 in glibc. In a mutex with
+    /// an owner the word is 1 otherwise.
     contended: bool,
     /// Threads that an unlock woke and that have not tried again.
     woken: Vec<u32>,
@@ -40,19 +42,18 @@ impl Mutex {
         Mutex { barging: barging.then(Barging::default), ..Mutex::default() }
     }
 
-    /// Gives the mutex to the thread if it is free, or else puts the thread at the end of the
-    /// queue.
-    fn try_take(&mut self, t: u32) -> bool {
+    /// Gives the mutex to the thread if it is free. `called`: the thread has called the kernel to
+    /// wait since it began to lock.
+    fn try_take(&mut self, t: u32, called: bool) -> bool {
         let free = self.owner.is_none();
-        match free {
-            true => self.owner = Some(t),
-            false => self.waiters.push_back(t),
+        if free {
+            self.owner = Some(t);
         }
         if let Some(barging) = &mut self.barging {
             let again = barging.woken.iter().position(|&woken| woken == t);
             again.map(|at| barging.woken.remove(at));
-            // A thread that has waited does not know whether it was the last one.
-            barging.contended |= !free || again.is_some();
+            // A thread that has waited, or was about to, does not know whether it was the last one.
+            barging.contended |= free && (called || again.is_some());
         }
         free
     }
@@ -85,11 +86,28 @@ impl Sem {
 impl Executor {
     pub(super) fn lock(&mut self, sys: &mut dyn Sys, t: usize, mutex: ObjectRef) -> Flow {
         let m = mutex.index(&self.threads[t].binding);
-        if self.mutexes[m].try_take(t as u32) {
+        let called = std::mem::take(&mut self.threads[t].paid);
+        let mutex = &mut self.mutexes[m];
+        if mutex.try_take(t as u32, called) {
             return Flow::Next;
         }
+        let Some(barging) = &mut mutex.barging else {
+            mutex.waiters.push_back(t as u32);
+            return self.block(sys, t, WaitObject::Mutex, m);
+        };
+        let unchanged = std::mem::replace(&mut barging.contended, true);
+        if !(called && unchanged) {
+            sys.note_call(futex_wait(WaitObject::Mutex, m));
+            sys.charge(self.costs.futex_check);
+            if let Some(step) = self.comes_first(sys, t) {
+                return step;
+            }
+        }
+        self.mutexes[m].waiters.push_back(t as u32);
         self.repeat_if_barging(t, m);
-        self.block(sys, t, WaitObject::Mutex, m)
+        self.threads[t].wait = Wait::On(WaitObject::Mutex, m as u32);
+        sys.charge(self.costs.futex_wait.saturating_sub(self.costs.futex_check));
+        Flow::Yield(TaskStep::Block)
     }
 
     /// Makes the thread execute its instruction again after its wait, if the mutex is barging.
@@ -254,7 +272,7 @@ impl Executor {
     /// Sleeps on a futex until another thread calls `release`.
     fn block(&mut self, sys: &mut dyn Sys, t: usize, object: WaitObject, index: usize) -> Flow {
         self.threads[t].wait = Wait::On(object, index as u32);
-        sys.note_call(Call::FutexWait { object: object_number(object, index), timeout: None });
+        sys.note_call(futex_wait(object, index));
         sys.charge(self.costs.futex_wait);
         Flow::Yield(TaskStep::Block)
     }
@@ -266,6 +284,11 @@ impl Executor {
         sys.note_call(Call::FutexWake { object: object_number(object, index), most });
         sys.charge(self.costs.futex_wake);
     }
+}
+
+/// Returns the call by which a thread goes to sleep on an object of the program.
+fn futex_wait(object: WaitObject, index: usize) -> Call {
+    Call::FutexWait { object: object_number(object, index), timeout: None }
 }
 
 /// Returns the number by which a trace identifies an object of the program.

@@ -189,7 +189,8 @@ ops! {
 
     /// Takes the mutex. Waiters are served first come, first served: an unlock hands the mutex to
     /// the first. If `[[mutex]]` declares it with `barging = true`, an unlock only wakes the first
-    /// waiter, and a running thread may take the mutex before it, as with glibc's mutexes.
+    /// waiter, and a running thread may take the mutex before it, as with glibc's mutexes. A thread
+    /// that finds such a mutex taken sleeps only if it is still taken when the kernel looks.
     "lock" = Lock(mutex: Mutex),
         native: "A queue in shared memory and a futex per thread, in the same order; a barging mutex is one futex, as glibc's.";
 
