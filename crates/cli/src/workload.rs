@@ -72,12 +72,21 @@ fn head(recorded: &Recorded, understood: &Understanding) -> String {
         machine.name,
         plural(machine.topology.nr_cpus(), "CPU"),
         if recorded.knows_machine { "" } else { " (assumed; the file does not hold its machine)" },
-        plural(tasks, "task"),
+        scaled(plural(tasks, "task"), tasks, program),
         program.duration.map_or("until all exit".to_owned(), |d| time(d.0)),
         program.unit,
         percent(understood.explained_ns, understood.run_ns),
         plural(waits, "wait"),
     )
+}
+
+/// Adds the number of the program's threads, if its scale makes it another one.
+fn scaled(text: String, tasks: u64, program: &Program) -> String {
+    let threads = program.threads.iter().map(|t| u64::from(t.instances.max(1))).sum::<u64>();
+    match threads == tasks {
+        true => text,
+        false => format!("{text}, as {}", plural(threads, "thread")),
+    }
 }
 
 fn roles(understood: &Understanding) -> String {

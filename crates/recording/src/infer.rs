@@ -10,6 +10,7 @@
 
 mod attributes;
 mod channels;
+mod exits;
 mod futexes;
 mod locks;
 mod passes;
@@ -29,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use scxlab_machine::{Machine, Nanos};
 use scxlab_workload::program::{PipeDef, Program, ThreadTemplate, TimeSpan};
 
-use crate::history::{History, Origin, TaskHistory, TaskIndex};
+use crate::history::{History, Origin, Step, TaskHistory, TaskIndex};
 use crate::overhead::Overhead;
 pub use futexes::Futex;
 pub use roles::name as role_name;
@@ -86,6 +87,8 @@ pub fn infer(
     if !plan.kept.contains(&true) {
         return Err(InferError::NoTasks);
     }
+    let mut tasks = history.tasks.iter().zip(&plan.kept);
+    let recorder = tasks.find(|(t, kept)| t.in_scope && !**kept && is_recorder(t));
     let mut complete = true;
     let mut program = program(&plan, machine, options, Copies { complete, ..Copies::ONE });
     if !rehearse::ends(&program) {
@@ -96,6 +99,10 @@ pub fn infer(
             let note = "its threads may come to wait for one another for ever";
             program.notes.push(format!("{}: {note}", options.name));
         }
+    }
+    if let Some((task, _)) = recorder {
+        let note = format!("{} made the recording, and is no part of the workload", task.name.comm);
+        program.notes.push(format!("{}: {note}", options.name));
     }
     if !options.scale.is_one() {
         program = scaled(&plan, machine, options, complete, program);
@@ -219,6 +226,9 @@ struct Plan<'a> {
     unit: Unit,
     /// Name of each task's thread.
     names: Vec<String>,
+    /// Whether a step of another task forks each one. A task that was forked before its parent came
+    /// into the scope has a parent whose program does not fork it.
+    forked: Vec<bool>,
     /// Whether each task's thread ends after its last step.
     ends: Vec<bool>,
     /// Whether each task begins again after its last step, or is forked again.
@@ -230,6 +240,7 @@ struct Plan<'a> {
     roles: Vec<u32>,
     /// Futexes on which pools of tasks wait, with the one that stands for the pool.
     pools: BTreeMap<u64, u64>,
+    exits: exits::Exits,
 }
 
 impl<'a> Plan<'a> {
@@ -237,23 +248,27 @@ impl<'a> Plan<'a> {
         let kept = workload(history);
         let roles = roles::roles(history);
         let ends = ends(history, &roles);
+        let forked = forked(history);
         let mut plan = Plan {
             history,
             overhead,
             unit: Unit::of(history, &kept, steps),
             names: attributes::names(history),
-            repeats: repeats(history, &kept, &ends),
+            repeats: repeats(history, &kept, &ends, &forked),
+            forked,
             ends,
             waits: Vec::new(),
             futexes: BTreeMap::new(),
             channels: channels::Channels::new(history, &kept),
             roles,
             pools: BTreeMap::new(),
+            exits: exits::Exits::default(),
             kept,
         };
         plan.futexes = futexes::classify(&plan);
         plan.waits = waits::classify(&plan);
         plan.pools = pools::of(&plan);
+        plan.exits = exits::Exits::of(&plan);
         plan
     }
 
@@ -268,7 +283,8 @@ impl<'a> Plan<'a> {
 
     /// Whether a task of the workload forks this one.
     fn is_forked(&self, task: TaskIndex) -> bool {
-        matches!(self.history.tasks[task as usize].origin, Origin::Fork(p) if self.is_kept(p))
+        let origin = self.history.tasks[task as usize].origin;
+        self.forked[task as usize] && matches!(origin, Origin::Fork(p) if self.is_kept(p))
     }
 
     /// Returns the length of the recording.
@@ -303,6 +319,7 @@ impl<'a> Plan<'a> {
     fn semaphore_name(&self, semaphore: Semaphore) -> String {
         match semaphore {
             Semaphore::Of(task) => format!("wake {}", self.names[task as usize]),
+            Semaphore::Exits(task) => format!("children of {}", self.names[task as usize]),
             Semaphore::Shared(futex) => format!("futex {futex:#x}"),
         }
     }
@@ -312,12 +329,24 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Tells which tasks are the workload: those that ran, without kernel threads. A recording of some
-/// of a machine's tasks has attributes of these only; the others are the world around them.
+/// Tells which tasks are the workload: those that ran, without kernel threads and the recorder. A
+/// recording of some of a machine's tasks has attributes of these only; the others are the world
+/// around them.
 fn workload(history: &History) -> Vec<bool> {
     let chosen = history.tasks.iter().any(|t| t.attributes.is_some());
     let is_in = |t: &TaskHistory| t.in_scope && (t.attributes.is_some() || !chosen);
-    history.tasks.iter().map(|t| is_in(t) && !t.is_kthread() && !t.steps.is_empty()).collect()
+    let is_kept = |t: &TaskHistory| is_in(t) && !t.is_kthread() && !t.steps.is_empty();
+    let all: Vec<bool> = history.tasks.iter().map(is_kept).collect();
+    let others = |(t, kept): (&TaskHistory, &bool)| *kept && !is_recorder(t);
+    let kept: Vec<bool> = history.tasks.iter().zip(&all).map(others).collect();
+    // A user who chose the recorder's tasks alone wants them.
+    if kept.contains(&true) { kept } else { all }
+}
+
+/// Whether the task is one of a program that records, of which a file without attributes does not
+/// tell that it is no part of the workload.
+fn is_recorder(task: &TaskHistory) -> bool {
+    task.attributes.is_none() && ["perf", "trace-cmd"].contains(&task.name.comm.as_str())
 }
 
 /// Tells which tasks' threads end: those that ended, and those that the end of the recording cut
@@ -331,12 +360,23 @@ fn ends(history: &History, roles: &[u32]) -> Vec<bool> {
     history.tasks.iter().zip(roles).map(ends).collect()
 }
 
+/// Tells which tasks are forked by a step of another one.
+fn forked(history: &History) -> Vec<bool> {
+    let mut forked = vec![false; history.tasks.len()];
+    for step in history.tasks.iter().flat_map(|task| &task.steps) {
+        if let Step::Fork(child) = step {
+            forked[*child as usize] = true;
+        }
+    }
+    forked
+}
+
 /// Tells which tasks begin again: those that lived until the end, and the children of those.
-fn repeats(history: &History, kept: &[bool], ends: &[bool]) -> Vec<bool> {
+fn repeats(history: &History, kept: &[bool], ends: &[bool], forked: &[bool]) -> Vec<bool> {
     let mut repeats = vec![false; history.tasks.len()];
     for (i, task) in history.tasks.iter().enumerate() {
-        repeats[i] = !ends[i]
-            || matches!(task.origin, Origin::Fork(p) if kept[p as usize] && repeats[p as usize]);
+        let by_other = |p: u32| forked[i] && kept[p as usize] && repeats[p as usize];
+        repeats[i] = !ends[i] || matches!(task.origin, Origin::Fork(p) if by_other(p));
     }
     repeats
 }

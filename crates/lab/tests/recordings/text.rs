@@ -194,3 +194,49 @@ fn priorities_and_names_tell_what_attributes_would() {
     assert_eq!(policy("stop"), (PolicyDef::Fifo(99), 0));
     assert_eq!(policy("deadline"), (PolicyDef::Fifo(99), 0));
 }
+
+/// With a clock of microseconds, tasks wake each other several times at the same time. The critical
+/// path goes through each wait once, and is as long as the recording.
+#[test]
+fn the_critical_path_ends_though_tasks_wake_each_other_at_the_same_time() {
+    let (ping, pong): (Task<'_>, Task<'_>) = (("ping", 1, 120), ("pong", 2, 120));
+    let mut perf = Perf::default();
+    for i in 0..20 {
+        let at = i / 4 * 10 * US;
+        perf.wake(at, 0, ping, pong);
+        perf.switch(at, 0, ping, "S", pong);
+        perf.wake(at, 0, pong, ping);
+        perf.switch(at, 0, pong, "S", ping);
+    }
+    perf.end(60 * US, 0);
+    let text: String = perf.lines.iter().map(|(_, line)| line.as_str()).collect();
+    let recorded = read(text.as_bytes(), "").unwrap();
+    let understood = scxlab_recording::understand(&recorded.history, &recorded.replay);
+    let (length, pieces) = understood
+        .path
+        .iter()
+        .fold((0, 0), |(length, pieces), part| (length + part.length, pieces + part.pieces));
+    let waits: usize = recorded.history.tasks.iter().map(|task| task.sleeps.len()).sum();
+    assert!(length <= 60 * US, "{length}");
+    assert!(pieces > 20 && pieces <= 2 * waits as u64 + 2, "{pieces} pieces of {waits} waits");
+}
+
+/// `perf` waits for what it records, and would keep the workload from ending.
+#[test]
+fn the_recorder_is_no_part_of_the_workload() {
+    let mut perf = Perf::default();
+    perf.sleeper(0, ("app", 1, 120), 300 * US, 700 * US, "S", 30);
+    perf.sleeper(1, ("perf", 2, 120), 100 * US, 900 * US, "S", 30);
+    perf.end(31 * MS, 0);
+    let program = perf.program();
+    let names = |program: &Program| -> Vec<String> {
+        program.threads.iter().map(|thread| thread.name.clone()).collect()
+    };
+    assert_eq!(names(&program), ["app"]);
+    let note = "perf made the recording, and is no part of the workload";
+    assert!(program.notes.iter().any(|n| n.contains(note)), "{:?}", program.notes);
+    let text: String = perf.lines.iter().map(|(_, line)| line.as_str()).collect();
+    let chosen = |parameters: &str| read(text.as_bytes(), parameters).unwrap().replay.program;
+    assert_eq!(names(&chosen("tasks=perf")), ["perf"]);
+    assert!(!chosen("tasks=app").notes.iter().any(|n| n.contains(note)));
+}

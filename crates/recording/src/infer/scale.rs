@@ -21,13 +21,15 @@ mod clients;
 mod copy;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
+use scxlab_machine::plural;
 use scxlab_workload::program::{Op, Program};
 
 use super::task::Item;
 use super::{Copies, Plan};
 use crate::history::TaskIndex;
-use clients::Clients;
+use clients::{Clients, Place};
 
 /// A factor in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,13 @@ impl Scale {
     /// Returns the number of whole and begun copies.
     fn copies(self) -> u32 {
         self.permille.div_ceil(1000)
+    }
+}
+
+impl fmt::Display for Scale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{}.{:03}", self.permille / 1000, self.permille % 1000);
+        f.write_str(text.trim_end_matches('0').trim_end_matches('.'))
     }
 }
 
@@ -79,8 +88,29 @@ pub fn scale(plan: &Plan<'_>, items: BTreeMap<TaskIndex, Vec<Item>>, copies: Cop
     }
     let clients = Clients::of(plan, &items, copies.whole);
     let lists = copy::lists(plan, &clients, &items, copies);
-    let (private, notes) = (clients.private_names(plan), clients.notes(plan, scale));
+    let (private, mut notes) = (clients.private_names(plan), clients.notes(plan, scale));
+    notes.extend(inexact(&clients, &lists, scale));
     Scaled { lists, private, notes, scale }
+}
+
+/// Tells the number of groups of tasks that are copied together, if the factor does not lead to a
+/// whole number of them.
+fn inexact(clients: &Clients, lists: &Lists, scale: Scale) -> Option<String> {
+    let group = |task: &TaskIndex| match clients.places[task] {
+        Place::Private(unit) => Some(unit),
+        _ => None,
+    };
+    let recorded: BTreeSet<_> = clients.places.keys().filter_map(group).collect();
+    let copied: BTreeSet<_> =
+        lists.keys().filter_map(|(copy, task)| Some((*copy, group(task)?))).collect();
+    let (recorded, copied) = (recorded.len() as u64, copied.len() as u64);
+    (recorded * u64::from(scale.permille) != copied * 1000).then(|| {
+        format!(
+            "scale={scale}: {} of tasks that depend on one another {} {copied}",
+            plural(recorded, "group"),
+            if recorded == 1 { "becomes" } else { "become" }
+        )
+    })
 }
 
 impl Scaled {

@@ -13,7 +13,7 @@ use super::timers::Timers;
 use super::units::Unit;
 use super::{Plan, Wait};
 use super::{attributes, channels};
-use crate::history::{Step, TaskIndex, Waker};
+use crate::history::{Origin, Step, TaskIndex, Waker};
 
 /// An act of a task, with the time of the recording at which it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,8 +31,20 @@ pub struct Item {
 pub enum Semaphore {
     /// On which one task waits.
     Of(TaskIndex),
+    /// On which one task waits for the ends of its children.
+    Exits(TaskIndex),
     /// On which a pool of tasks waits, by the futex that stands for it.
     Shared(u64),
+}
+
+impl Semaphore {
+    /// Returns the only task that waits.
+    pub fn owner(self) -> Option<TaskIndex> {
+        match self {
+            Semaphore::Of(task) | Semaphore::Exits(task) => Some(task),
+            Semaphore::Shared(_) => None,
+        }
+    }
 }
 
 /// A step on the way to an op.
@@ -76,6 +88,7 @@ pub fn items(plan: &Plan<'_>, task: TaskIndex) -> Vec<Item> {
             Step::Change(change) => pass.change(change),
         }
     }
+    pass.exit();
     pass.end();
     pass.items
 }
@@ -335,12 +348,17 @@ impl Pass<'_> {
             Wait::Mutex(object) => self.acquired(object),
             Wait::For(length) => self.op(Op::Sleep(TimeSpan(length))),
             Wait::Dependency => {
+                let plan = self.plan;
+                if let Some(children) = plan.exits.told_by(self.task, sleep) {
+                    let told = Act::Wait(Semaphore::Exits(self.task));
+                    children.iter().for_each(|child| self.push(told.clone(), Some(*child)));
+                    return;
+                }
                 let by = match recorded.by {
                     Waker::Task(by) => Some(by),
                     _ => None,
                 };
-                let semaphore = self.plan.semaphore(self.task, sleep);
-                self.push(Act::Wait(semaphore), by);
+                self.push(Act::Wait(plan.semaphore(self.task, sleep)), by);
             }
             Wait::Io { bytes: 0 } => {
                 let due = recorded.due().unwrap_or(self.plan.history.end);
@@ -371,8 +389,22 @@ impl Pass<'_> {
         if self.plan.is_kept(other) && self.plan.wait(other, sleep) == Wait::Dependency {
             let until = self.plan.history.tasks[other as usize].sleeps[sleep as usize].until;
             self.at = until.unwrap_or(self.at);
-            let semaphore = self.plan.semaphore(other, sleep);
+            let semaphore = match self.plan.exits.told_by(other, sleep) {
+                Some(_) => Semaphore::Exits(other),
+                None => self.plan.semaphore(other, sleep),
+            };
             self.push(Act::Post(semaphore), Some(other));
+        }
+    }
+
+    /// Tells the parent of the task's end, if the parent counts it and was awake.
+    fn exit(&mut self) {
+        let task = &self.plan.history.tasks[self.task as usize];
+        let Origin::Fork(parent) = task.origin else { return };
+        let told = Act::Post(Semaphore::Exits(parent));
+        if self.plan.exits.counts(self.task) && !self.items.iter().any(|item| item.act == told) {
+            self.at = task.ended.unwrap_or(self.at);
+            self.push(told, Some(parent));
         }
     }
 

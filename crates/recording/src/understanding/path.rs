@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use scxlab_machine::Nanos;
 
 use super::{OUTSIDE, kept, wait_before};
-use crate::history::{History, TaskIndex, Waker};
+use crate::history::{History, Origin, TaskIndex, Waker};
 use crate::infer::{Replay, role_name};
 
 /// A part of the critical path.
@@ -35,20 +35,29 @@ pub fn critical_path(history: &History, replay: &Replay) -> Vec<PathPart> {
         *part = (part.0.saturating_add(length), part.1 + 1);
     };
     let Some((mut task, mut at)) = last(history, replay) else { return Vec::new() };
+    // The walk goes through each wait at most once: with a clock of microseconds, tasks can wake
+    // each other several times at the same time.
+    let mut earliest: BTreeMap<TaskIndex, u32> = BTreeMap::new();
     for _ in 0..PIECES_MAX {
         let t = &history.tasks[task as usize];
         let role = role_name(&t.name.comm);
-        let Some(sleep) = wait_before(t, at).map(|sleep| t.sleeps[sleep as usize]) else {
+        let earlier = |sleep: u32| match earliest.get(&task) {
+            Some(bound) => sleep.min(bound.checked_sub(1)?).into(),
+            None => Some(sleep),
+        };
+        let Some(sleep) = wait_before(t, at).and_then(earlier) else {
             let begin = t.born.max(history.start);
             add(role, at.saturating_sub(begin));
             match t.origin {
-                crate::history::Origin::Fork(parent) if replay.kept[parent as usize] => {
+                Origin::Fork(parent) if replay.kept[parent as usize] => {
                     (task, at) = (parent, begin.min(at));
                     continue;
                 }
                 _ => break,
             }
         };
+        earliest.insert(task, sleep);
+        let sleep = t.sleeps[sleep as usize];
         let until = sleep.until.unwrap_or(at).min(at);
         add(role, at - until);
         match sleep.by {

@@ -169,6 +169,8 @@ pub fn token(plan: &Plan<'_>, task: TaskIndex, act: &Act) -> Option<Token> {
         other => Target::This(other),
     };
     match act {
+        // The recording shows each end of a child, so that none must be inferred.
+        Act::Post(Semaphore::Exits(_)) | Act::Wait(Semaphore::Exits(_)) => None,
         Act::Post(semaphore) => Some(Token::Post(target(*semaphore))),
         Act::Wait(semaphore) => Some(Token::Wait(target(*semaphore))),
         Act::Lock(mutex) => Some(Token::Lock(*mutex)),

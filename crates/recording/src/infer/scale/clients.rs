@@ -153,6 +153,7 @@ impl Clients {
         for task in private {
             names.insert(plan.names[task as usize].clone());
             names.insert(plan.semaphore_name(Semaphore::Of(task)));
+            names.insert(plan.semaphore_name(Semaphore::Exits(task)));
             let waits = &plan.waits[task as usize];
             names.extend(waits.iter().filter_map(|wait| match wait {
                 Wait::Barrier(object) => Some(futexes::barrier_name(*object)),
@@ -173,8 +174,6 @@ impl Clients {
             };
             tasks.map(role).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
         };
-        let times = format!("{}.{:03}", scale.permille / 1000, scale.permille % 1000);
-        let times = times.trim_end_matches('0').trim_end_matches('.');
         let all = [
             (of(|p| matches!(p, Place::Private(_))), "there are that many of"),
             (of(|p| p == Place::Open), "that many arrivals, drawn from the recorded gaps, come to"),
@@ -183,12 +182,12 @@ impl Clients {
         let mut notes: Vec<String> = all
             .into_iter()
             .filter(|(roles, _)| !roles.is_empty())
-            .map(|(roles, what)| format!("scale={times}: {what} {roles}"))
+            .map(|(roles, what)| format!("scale={scale}: {what} {roles}"))
             .collect();
         if !self.closed.is_empty() {
             let closed: Vec<&str> = self.closed.iter().map(String::as_str).collect();
             notes.push(format!(
-                "scale={times}: the recording does not tell clients from servers among {}, which wait \
+                "scale={scale}: the recording does not tell clients from servers among {}, which wait \
                  for one another and for nothing outside; they are copied as a whole",
                 closed.join(", ")
             ));

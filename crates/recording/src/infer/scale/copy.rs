@@ -331,8 +331,8 @@ impl Chosen {
                 true => self.has_task(parts, child),
                 false => self.is_first,
             },
-            (Act::Post(Semaphore::Of(other)), _) if clients.is_private(*other) => {
-                self.has_task(parts, *other)
+            (Act::Post(semaphore), _) if is_private(clients, *semaphore) => {
+                semaphore.owner().is_some_and(|owner| self.has_task(parts, owner))
             }
             _ => match written(item).and_then(|pipe| clients.reader(pipe)) {
                 Some(reader) => self.has_task(parts, reader),
@@ -486,8 +486,13 @@ fn surplus(changes: &[Change]) -> Vec<(Change, u64)> {
 }
 
 fn of_semaphore(clients: &Clients, copy: Copy, semaphore: Semaphore) -> Object {
-    let own = matches!(semaphore, Semaphore::Of(task) if clients.is_private(task));
+    let own = is_private(clients, semaphore);
     Object::Semaphore(if own { copy } else { 0 }, semaphore)
+}
+
+/// Whether each copy has a semaphore for itself.
+fn is_private(clients: &Clients, semaphore: Semaphore) -> bool {
+    semaphore.owner().is_some_and(|owner| clients.is_private(owner))
 }
 
 fn of_pipe(clients: &Clients, copy: Copy, pipe: &str) -> Object {

@@ -119,11 +119,14 @@ fn read_event(text: &str) -> Option<Rest<'_>> {
     Some(Rest { name, fields: rest.trim() })
 }
 
-/// Returns CPU and number of lost events of a line such as `CPU:2 [LOST 12 EVENTS]`; the number is
-/// 0 if the line does not tell it.
+/// Returns CPU and number of lost events of a line such as `CPU:2 [LOST 12 EVENTS]`, as the kernel
+/// writes it, or `CPU:2 [12 EVENTS DROPPED]`, as trace-cmd does; the number is 0 if the line does
+/// not tell it.
 pub fn lost(line: &str) -> Option<(u32, u64)> {
     let (cpu, lost) = line.trim_start().strip_prefix("CPU:")?.split_once(' ')?;
-    let lost = lost.trim().strip_prefix("[LOST ")?.strip_suffix("EVENTS]")?.trim();
+    let lost = lost.trim().strip_prefix('[')?.strip_suffix(']')?;
+    let of_kernel = || lost.strip_prefix("LOST ")?.strip_suffix("EVENTS");
+    let lost = lost.strip_suffix("EVENTS DROPPED").or_else(of_kernel)?.trim();
     let events = if lost.is_empty() { 0 } else { number(lost)? };
     Some((number(cpu)?, events))
 }

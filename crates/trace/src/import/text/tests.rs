@@ -284,3 +284,18 @@ proptest! {
         prop_assert!(!events.is_empty());
     }
 }
+
+#[test]
+fn both_forms_of_lost_events_are_known() {
+    for (line, expected) in [
+        ("CPU:2 [LOST 12 EVENTS]", Some((2, 12))),
+        ("CPU:0 [LOST EVENTS]", Some((0, 0))),
+        ("CPU:13 [12 EVENTS DROPPED]", Some((13, 12))),
+        ("  CPU:0 [EVENTS DROPPED]", Some((0, 0))),
+        ("CPU:0 [12 EVENTS]", None),
+        ("CPU:x [EVENTS DROPPED]", None),
+        ("CPU:0 [x EVENTS DROPPED]", None),
+    ] {
+        assert_eq!(super::head::lost(line), expected, "{line}");
+    }
+}
