@@ -19,6 +19,7 @@ use scxlab_lab::prepare::Prepared;
 use scxlab_lab::session::{CAP, LengthOf, MAX_LENGTH, Session, SessionError};
 use scxlab_lab::sim::NumaBalancing;
 use scxlab_results::inputs::Inputs;
+use scxlab_workload::program::TimeSpan;
 
 use crate::args::{AdviseArgs, Format, On};
 use crate::live::{self, LiveRequest};
@@ -143,6 +144,7 @@ fn objects(folder: &Path) -> Result<Vec<String>, InputError> {
 struct Watch {
     start: Instant,
     budget: Option<Duration>,
+    deadline: Option<TimeSpan>,
     cancelled: &'static AtomicBool,
     state: Mutex<State>,
 }
@@ -153,6 +155,7 @@ impl Watch {
         Watch {
             start: Instant::now(),
             budget,
+            deadline: args.vm.deadline,
             cancelled: output::cancelled(),
             state: Mutex::default(),
         }
@@ -165,7 +168,10 @@ impl Watch {
 
 impl Observer for Watch {
     fn interrupt(&self) -> Option<String> {
-        self.cancelled.load(Ordering::Relaxed).then(|| "cancelled".to_owned())
+        let is_late = |d: &TimeSpan| self.start.elapsed() >= Duration::from_nanos(d.0);
+        let late =
+            || self.deadline.filter(is_late).map(|d| format!("the deadline of {d} has passed"));
+        self.cancelled.load(Ordering::Relaxed).then(|| "cancelled".to_owned()).or_else(late)
     }
 
     fn time_left(&self) -> Option<Duration> {

@@ -26,7 +26,7 @@ use scxlab_workload::Program;
 
 use crate::metric::WEIGHT_ERROR;
 use crate::session::SessionError;
-use crate::sim::NumaBalancing;
+use crate::sim::{NumaBalancing, left_out};
 use crate::stats::Summary;
 use candidate::{CandidateError, Candidates, LeftOut};
 use decide::{Decision, decide};
@@ -35,7 +35,6 @@ use judge::{Paired, Standing, Values, holds};
 use search::Search;
 use trials::Trials;
 use value::refused_by;
-use world::{Purpose, World};
 
 /// A question for advice.
 pub struct Request<'a> {
@@ -56,9 +55,9 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Returns a variation of the request.
-    fn world(&self, purpose: Purpose, number: u32) -> World {
-        World::new(&self.machine, self.program, self.seed, purpose, number)
+    /// Returns the length of a run, if it is known.
+    fn length(&self) -> Option<Nanos> {
+        self.duration.or(self.program.duration.map(|length| length.0))
     }
 }
 
@@ -86,8 +85,10 @@ impl std::str::FromStr for Rounds {
     fn from_str(text: &str) -> Result<Rounds, String> {
         let form = || format!("\"{text}\" is not SEARCH+DECISION, such as 24+12");
         let (search, decide) = text.split_once('+').ok_or_else(form)?;
-        let number = |text: &str| text.parse().ok().filter(|n| *n <= 1000).ok_or_else(form);
-        Ok(Rounds { search: number(search)?, decide: number(decide)? })
+        let number = |text: &str, least: u32| {
+            text.parse().ok().filter(|n| (least..=1000).contains(n)).ok_or_else(form)
+        };
+        Ok(Rounds { search: number(search, 1)?, decide: number(decide, 0)? })
     }
 }
 
@@ -218,7 +219,6 @@ pub fn advise(
     let trials = trials.with_goals(&goals);
     let mut search = Search {
         trials: &trials,
-        request,
         goals: &goals,
         candidates,
         failed: BTreeMap::new(),
@@ -227,6 +227,10 @@ pub fn advise(
         max_rounds: request.rounds.map(|rounds| rounds.search),
     };
     let finalists = search.finalists()?;
+    if search.rounds == 0 && search.candidates.all().len() > 1 {
+        let why = trials.interrupted().unwrap_or_default();
+        return Err(SessionError::Interrupted { why }.into());
+    }
     let decision = decide(&mut search, &finalists, request.rounds.map(|rounds| rounds.decide))?;
     for candidate in &decision.order {
         let values = decision.scores.of(*candidate).clone();
@@ -236,7 +240,20 @@ pub fn advise(
         true => None,
         false => Some(unfinished(&trials, &decision)),
     };
+    let notes = notes.into_iter().chain(not_run(&search, &decision)).collect();
     Ok(advice(&search, &decision, finalists, unfinished, notes))
+}
+
+/// Names the parts of the finalists that no run of theirs executes.
+fn not_run<'a>(
+    search: &'a Search<'_>,
+    decision: &'a Decision,
+) -> impl Iterator<Item = String> + 'a {
+    decision.order.iter().filter_map(|at| {
+        let candidate = search.candidate(*at);
+        let parts = left_out(&candidate.prepared);
+        (!parts.is_empty()).then(|| format!("{}: not run: {}", candidate.text(), parts.join("; ")))
+    })
 }
 
 /// Tells why the work ended early, and how much time the decision lacked.

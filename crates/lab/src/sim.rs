@@ -37,6 +37,7 @@ use crate::recipe::{RecipeError, Subject};
 use crate::run::Run;
 pub use key::SIMULATOR;
 use measure::FinishedRun;
+pub use measure::left_out;
 
 /// All inputs of one simulated run.
 #[derive(Clone, Copy)]

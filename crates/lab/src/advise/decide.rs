@@ -89,8 +89,7 @@ impl Decision {
             decides: true,
         });
         let who: Vec<usize> = [0].into_iter().chain(alive).collect();
-        let request = search.request;
-        let world = |n| request.world(Purpose::Decide, n);
+        let world = |n| search.trials.world(Purpose::Decide, n);
         let worlds: Vec<World> = (self.rounds..until as u32).map(world).collect();
         let made = search.trials.execute(search.candidates.all(), &who, &worlds)?;
         let count = made.len();

@@ -9,6 +9,7 @@ mod tests;
 
 use std::fmt::Write;
 
+use scxlab_machine::plural;
 use scxlab_workload::program::TimeSpan;
 
 use super::goal::{Direction, Goals, Measure, Term};
@@ -43,9 +44,10 @@ pub fn document(advice: &Advice, asked: &Asked<'_>, verified: Option<&Verified>)
     document.push_text(head(advice, asked));
     document.push_text(match advice.chosen.map(|at| &advice.candidates[at]) {
         Some(best) => recommendation(advice, best),
-        None => stay(advice),
+        None => format!("Stay with {DEFAULT_CLASS}: {}.\n", why_stay(advice)),
     });
-    if let Some(shown) = advice.chosen.or_else(|| first_finalist(advice)) {
+    let shown = advice.chosen.or_else(|| promising(advice)).or_else(|| first_finalist(advice));
+    if let Some(shown) = shown {
         document.push_text("\n");
         document.push(comparison(&advice.candidates[shown], asked.unit));
     }
@@ -57,6 +59,11 @@ pub fn document(advice: &Advice, asked: &Asked<'_>, verified: Option<&Verified>)
     document.append(verified.map(verify::document).unwrap_or_default());
     document.push_text(remarks(advice, asked));
     document
+}
+
+/// Returns the candidate that `stay` names as seemingly better.
+fn promising(advice: &Advice) -> Option<usize> {
+    advice.candidates.iter().position(|c| promise(c).is_some())
 }
 
 fn first_finalist(advice: &Advice) -> Option<usize> {
@@ -71,12 +78,12 @@ fn head(advice: &Advice, asked: &Asked<'_>) -> String {
     let terms: Vec<&str> = goal_texts(&advice.goals).collect();
     let _ = writeln!(
         text,
-        "workload {}   machine {}   goal {}\n{} candidates in {} worlds, the last of them in {} more\n",
+        "workload {}   machine {}   goal {}\n{} in {}, the last of them in {} more\n",
         asked.workload,
         asked.machine,
         terms.join(","),
-        advice.candidates.len(),
-        advice.rounds.search,
+        plural(advice.candidates.len(), "candidate"),
+        plural(advice.rounds.search, "world"),
         advice.rounds.decide,
     );
     text
@@ -147,42 +154,54 @@ fn with_limit(advice: &Advice, result: &TermResult) -> Option<String> {
     Some(texts.collect::<Vec<_>>().join(","))
 }
 
-fn stay(advice: &Advice) -> String {
-    let mut text = format!("Stay with {DEFAULT_CLASS}");
-    let broken = |(at, _): &(usize, &super::goal::Limit)| {
-        let breaks =
-            |c: &CandidateResult| c.terms.get(*at).is_none_or(|t| t.broken.0 * 10 > c.worlds);
-        advice.candidates.iter().all(breaks)
-    };
-    let why = if advice.candidates.is_empty() {
+/// Returns the reason for staying with the default class.
+fn why_stay(advice: &Advice) -> String {
+    let breaks =
+        |c: &CandidateResult, at: usize| c.terms.get(at).is_none_or(|t| t.broken.0 * 10 > c.worlds);
+    let broken =
+        |(at, _): &(usize, &super::goal::Limit)| advice.candidates.iter().all(|c| breaks(c, *at));
+    if advice.candidates.is_empty() {
         "there is no other candidate".to_owned()
     } else if advice.candidates.iter().all(|c| matches!(c.place, Place::Failed { .. })) {
         "every candidate failed".to_owned()
     } else if advice.rounds.decide == 0 {
         "nothing is decided, because the work ended before the decision".to_owned()
-    } else if let Some((_, limit)) = advice.goals.limits.iter().enumerate().find(broken) {
-        format!("no candidate keeps the limit {}", limit.text)
-    } else if let Some(promising) = advice.candidates.iter().find(|c| promises(c)) {
-        let worlds = promising.worlds;
+    } else if let Some((at, limit)) = advice.goals.limits.iter().enumerate().find(broken) {
+        let base = |t: &TermResult, c: &CandidateResult| t.broken.1 * 10 > c.worlds;
+        let mut known = advice.candidates.iter().filter_map(|c| Some((c.terms.get(at)?, c)));
+        match known.any(|(t, c)| base(t, c)) {
+            true => format!(
+                "neither {DEFAULT_CLASS} nor a candidate keeps the limit {}; without it, or with \
+                 another, the goals can have an answer",
+                limit.text
+            ),
+            false => {
+                format!("no candidate keeps the limit {}, which {DEFAULT_CLASS} keeps", limit.text)
+            }
+        }
+    } else if let Some((candidate, by)) =
+        advice.candidates.iter().find_map(|c| Some((c, promise(c)?)))
+    {
         format!(
-            "{} seems to be better, but {worlds} worlds are too few to be sure; a longer --budget, \
-             or more --rounds, has more",
-            promising.scheduler
+            "{} seems to be better by {}, but {} are too few to be sure; a longer --budget, or \
+             more --rounds, has more",
+            candidate.scheduler,
+            by.term.text,
+            plural(candidate.worlds, "world")
         )
     } else if advice.candidates.iter().any(gains_too_little) {
         "no candidate is so much better that a change pays".to_owned()
     } else {
         "no candidate is better beyond noise".to_owned()
-    };
-    let _ = writeln!(text, ": {why}.");
-    text
+    }
 }
 
-/// Tells whether a candidate that is not told from the default class seems to be so much better
-/// that a change would pay.
-fn promises(candidate: &CandidateResult) -> bool {
-    matches!(candidate.place, Place::Finalist(Standing::Same))
-        && candidate.terms.iter().any(|t| t.bound.is_none() && t.paired.promises())
+/// Returns the goal by which a candidate that is not told from the default class seems to be so
+/// much better that a change would pay.
+fn promise(candidate: &CandidateResult) -> Option<&TermResult> {
+    let is_open = matches!(candidate.place, Place::Finalist(Standing::Same));
+    let promises = |t: &&TermResult| t.bound.is_none() && t.paired.promises();
+    is_open.then(|| candidate.terms.iter().find(promises)).flatten()
 }
 
 /// Tells whether a candidate that is not told from the default class has a gain.
@@ -253,8 +272,9 @@ fn verdict(candidate: &CandidateResult, goals: &Goals) -> String {
             let text = &goals.limits[limit].text;
             format!("breaks {text} in {broken} of {} worlds", candidate.worlds)
         }
-        Standing::Same if promises(candidate) => {
-            format!("seems better; {} worlds are too few to be sure", candidate.worlds)
+        Standing::Same if promise(candidate).is_some() => {
+            let worlds = plural(candidate.worlds, "world");
+            format!("seems better; {worlds} are too few to be sure")
         }
         Standing::Same if candidate.terms.iter().any(|t| t.paired.differs_too_little()) => {
             format!("differs from {DEFAULT_CLASS} by too little")

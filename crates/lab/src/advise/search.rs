@@ -15,7 +15,7 @@ use super::goal::Goals;
 use super::judge::{Values, rank};
 use super::trials::{Outcome, Trials};
 use super::world::{Purpose, World};
-use super::{AdviseError, Request, State};
+use super::{AdviseError, State};
 
 /// Number of candidates that the search leaves.
 pub const FINALISTS: usize = 3;
@@ -73,7 +73,6 @@ impl Scores {
 /// What the search knows of all candidates.
 pub struct Search<'a> {
     pub trials: &'a Trials<'a>,
-    pub request: &'a Request<'a>,
     pub goals: &'a Goals,
     pub candidates: Candidates<'a>,
     /// The reason why a candidate failed.
@@ -166,7 +165,7 @@ impl Search<'_> {
         }
         self.tell(field);
         let who: Vec<usize> = [0].into_iter().chain(field.iter().copied()).collect();
-        let world = |n| self.request.world(Purpose::Search, n);
+        let world = |n| self.trials.world(Purpose::Search, n);
         let worlds: Vec<World> = (self.rounds..self.rounds + count as u32).map(world).collect();
         let made = self.trials.execute(self.candidates.all(), &who, &worlds)?;
         let rounds = made.len();

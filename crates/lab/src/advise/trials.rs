@@ -6,18 +6,19 @@
 //! the work was interrupted, is dropped; results therefore depend on the number of worlds alone,
 //! and not on the number of threads.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 use scxlab_bpf::vm::Engine;
+use scxlab_machine::id::Nanos;
 use scxlab_trace::Tracer;
 
 use super::candidate::Candidate;
 use super::goal::Goals;
 use super::value::Seen;
-use super::world::World;
+use super::world::{Purpose, World};
 use super::{AdviseError, Observer, Request, State};
 use crate::metric::QUOTA_EXCESS;
 use crate::run::{Run, StopKind, long_wait};
@@ -43,6 +44,8 @@ pub struct Trials<'a> {
     /// Number of finished runs, and the time that they took, in ns.
     runs: AtomicU64,
     spent_ns: AtomicU64,
+    /// Virtual length of the first run.
+    length: OnceLock<Nanos>,
 }
 
 impl<'a> Trials<'a> {
@@ -65,6 +68,7 @@ impl<'a> Trials<'a> {
             pool,
             runs: AtomicU64::new(0),
             spent_ns: AtomicU64::new(0),
+            length: OnceLock::new(),
         })
     }
 
@@ -83,10 +87,26 @@ impl<'a> Trials<'a> {
     where
         R: Send,
     {
-        let world = World::as_given(&self.request.machine, self.request.seed);
-        let read = |seen: Seen<'_>| (!seen.run.stop.was_interrupted()).then(|| read(seen));
+        let mut world = World::as_given(&self.request.machine, self.request.seed);
+        if let Some(length) = self.request.length() {
+            world = world.within(length);
+        }
+        let read = |seen: Seen<'_>| {
+            self.length.get_or_init(|| seen.run.virtual_ns);
+            (!seen.run.stop.was_interrupted()).then(|| read(seen))
+        };
         let made = self.pool.install(|| self.timed(|| self.simulate(candidate, &world, read)));
         made.map_err(|e| AdviseError::Session(e.into()))
+    }
+
+    /// Returns a variation of the request.
+    pub fn world(&self, purpose: Purpose, number: u32) -> World {
+        let request = self.request;
+        let world = World::new(&request.machine, request.program, request.seed, purpose, number);
+        match self.length.get() {
+            Some(length) => world.within(*length),
+            None => world,
+        }
     }
 
     /// Does the work of one run, and counts the time that it takes.

@@ -53,6 +53,11 @@ impl World {
         World { seed, perturb, machine: machine.clone(), program: None }
     }
 
+    /// Returns the same world for runs of about this length.
+    pub fn within(self, length: Nanos) -> World {
+        World { perturb: self.perturb.within(length), ..self }
+    }
+
     /// Returns a world by its number. Equal arguments give equal worlds.
     pub fn new(
         machine: &Arc<Machine>,
@@ -79,12 +84,17 @@ impl World {
             CostFactors { migration: factor(), switch: factor(), lock: factor(), bpf: factor() };
         let costs = machine.costs.scaled(&factors, "varied by advise");
         let machine = Arc::new(Machine { costs, ..Machine::clone(machine) });
+        let length = program.duration;
         let program = has_arrivals(program).then(|| {
             let mut program = program.clone();
             vary_arrivals(&mut program, run_seed);
             Arc::new(program)
         });
-        World { seed: run_seed, perturb, machine, program }
+        let world = World { seed: run_seed, perturb, machine, program };
+        match length {
+            Some(length) => world.within(length.0),
+            None => world,
+        }
     }
 }
 
@@ -103,6 +113,15 @@ mod tests {
             assert_ne!(one.seed, other.seed);
             assert_ne!(one.machine.costs, other.machine.costs);
         }
+    }
+
+    #[test]
+    fn a_short_run_does_not_consist_of_its_start_offsets() {
+        let machine = Arc::new(Machine::resolve("2c").unwrap());
+        let world = World::new(&machine, &Program::default(), 7, Purpose::Search, 3);
+        let offset = |length| world.clone().within(length).perturb.start_offset_max;
+        assert_eq!((offset(1_000_000), offset(0)), (10_000, 0));
+        assert_eq!(offset(10_000_000_000), world.perturb.start_offset_max);
     }
 
     #[test]

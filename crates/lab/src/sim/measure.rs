@@ -23,7 +23,7 @@ use scxlab_workload::{Executor, RegionPages};
 use super::{SimSpec, measure_guests};
 use crate::counters::Counters;
 use crate::metric::{self, Metric, MetricTable};
-use crate::prepare::PreparedObject;
+use crate::prepare::{Prepared, PreparedObject};
 use crate::run::{CgroupResult, Exit, RegionResult, Run, StopKind, StopReason, TaskResult};
 use crate::shares::{CgroupTime, CoscheduledTime, shares};
 use crate::story::Story;
@@ -49,7 +49,7 @@ pub fn result(seen: FinishedRun<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64)
         stop: incomplete(executor, stop_reason(stop)),
         counts: false,
         never_ran: Vec::new(),
-        left_out: left_out(spec),
+        left_out: left_out(spec.scheduler),
         trace_hash: format!("{hash:016x}"),
         trace: None,
         wall_ns: 0,
@@ -66,8 +66,8 @@ pub fn result(seen: FinishedRun<'_>, spec: &SimSpec<'_>, stop: &Stop, hash: u64)
 
 /// Lists the omitted parts of the scheduler. The list includes tracing programs that the simulated
 /// kernel does not run; a real kernel runs these programs.
-fn left_out(spec: &SimSpec<'_>) -> Vec<String> {
-    let object = spec.scheduler.object.as_ref();
+pub fn left_out(scheduler: &Prepared) -> Vec<String> {
+    let object = scheduler.object.as_ref();
     object.map(|o| crate::left_out::left_out(o, |_, kind| runs_tracing(kind))).unwrap_or_default()
 }
 

@@ -47,17 +47,6 @@ fn a_limit_rules_out_what_would_be_best() {
     assert!(long.terms[0].broken.0 * 10 > long.worlds, "{long:?}");
 }
 
-#[test]
-fn a_limit_that_nobody_keeps_is_said() {
-    let goal = "min:context_switches,p90:wakeup_latency@edit*<100ns";
-    let question = question(CROWD, "2c").goal(goal).among(&SLICES);
-    let advice = question.ask().unwrap();
-    assert_eq!(chosen(&advice), "eevdf");
-    let text = question.text(&advice);
-    let why = "Stay with eevdf: no candidate keeps the limit p90:wakeup_latency@edit*<100ns.";
-    assert!(text.contains(why), "{text}");
-}
-
 /// `credit` knows no nice values, and the default class does.
 #[test]
 fn weights_are_kept_by_those_that_know_them() {
@@ -211,4 +200,46 @@ fn an_early_end_is_said_and_recommends_nothing() {
     let text = question.text(&advice);
     assert!(text.starts_with("UNFINISHED: the budget is used"), "{text}");
     assert!(text.contains("nothing is decided"), "{text}");
+}
+
+/// An observer that interrupts the work before the first look at the candidates ends.
+#[derive(Default)]
+struct Impatient(std::sync::atomic::AtomicBool);
+
+impl Observer for Impatient {
+    fn interrupt(&self) -> Option<String> {
+        self.0.load(std::sync::atomic::Ordering::Relaxed).then(|| "cancelled".to_owned())
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        None
+    }
+
+    fn tell(&self, _: &State) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn without_a_first_look_there_is_no_advice() {
+    let question = question(CROWD, "2c").goal("min:context_switches").among(&SLICES);
+    let error = question.ask_with(&Impatient::default()).unwrap_err();
+    assert_eq!(error.to_string(), "interrupted: cancelled");
+    assert!("0+8".parse::<Rounds>().is_err());
+}
+
+#[test]
+fn a_limit_that_nobody_keeps_is_named() {
+    for (bound, said) in [("1", "neither eevdf nor a candidate keeps"), ("1000000", "")] {
+        let goal = format!("min:context_switches<{bound},max:work_units");
+        let mut question = question(CROWD, "2c").goal(&goal).among(&SLICES);
+        question.rounds = Some(Rounds { search: 2, decide: 12 });
+        let advice = question.ask().unwrap();
+        let text = question.text(&advice);
+        assert_eq!(text.contains("neither eevdf"), !said.is_empty(), "{text}");
+        assert!(text.contains(said), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&question.json(&advice)).unwrap();
+        let why = json["recommendation"]["why"].as_str().unwrap_or_default();
+        assert!(why.contains(said), "{json}");
+    }
 }

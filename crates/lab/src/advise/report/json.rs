@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::{Asked, command, goal_texts};
+use super::{Asked, command, goal_texts, why_stay};
 use crate::advise::candidate::LeftOut;
 use crate::advise::judge::Standing;
 use crate::advise::verify::Verified;
@@ -37,6 +37,9 @@ struct Recommendation<'a> {
     scheduler: &'a str,
     /// The command that applies it; None to stay with the default class.
     command: Option<String>,
+    /// The reason for staying with the default class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
     /// The goal by which it is better.
     by: Option<&'a str>,
     change: Option<Change>,
@@ -109,6 +112,7 @@ fn recommendation<'a>(advice: &'a Advice, texts: &[&'a str]) -> Recommendation<'
         return Recommendation {
             scheduler: DEFAULT_CLASS,
             command: None,
+            why: Some(why_stay(advice)),
             by: None,
             change: None,
             holds_in: None,
@@ -118,6 +122,7 @@ fn recommendation<'a>(advice: &'a Advice, texts: &[&'a str]) -> Recommendation<'
     Recommendation {
         scheduler: &best.scheduler,
         command: Some(command(&best.scheduler)),
+        why: None,
         by: term.and_then(|term| texts.get(term).copied()),
         change: term.and_then(|term| best.terms.get(term)).map(|term| term.paired.change),
         holds_in: best.holds.map(|worlds| HoldsIn { worlds, of: best.worlds }),
