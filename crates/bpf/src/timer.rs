@@ -42,6 +42,8 @@ pub struct Timer {
     pub value: u64,
     pub instance: InstanceId,
     pub callback: Option<FuncId>,
+    /// The rights of the program that set the callback (`Host::rights`).
+    pub rights: u8,
     pub armed: bool,
 }
 

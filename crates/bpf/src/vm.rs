@@ -339,6 +339,11 @@ pub trait Host: Sized {
     /// `bpf_res_spin_lock`, in virtual time.
     fn lock(&mut self, addr: u64);
     fn unlock(&mut self, addr: u64);
+    /// Returns the rights of the running program, in a form of the host's. A timer keeps those of
+    /// the program that sets its callback, because a kernel verifies the callback with it.
+    fn rights(&self) -> u8 {
+        0
+    }
     /// Arms a timer. `expires_ns` is absolute, on the clock of `ktime_ns`; `cpu` pins the timer to
     /// a CPU. Arming a timer again replaces the expiry time.
     fn timer_arm(&mut self, timer: TimerId, expires_ns: u64, cpu: Option<u32>);

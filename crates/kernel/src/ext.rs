@@ -164,9 +164,46 @@ pub struct OpFrame {
     pub locked: Option<CpuId>,
     /// First two arguments of the program. If the operation is about tasks, they are among these.
     pub args: [u64; 2],
+    /// What the program is if it is no operation.
+    pub outside: Outside,
+}
+
+/// A program outside the operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Outside {
+    #[default]
+    Tracing,
+    Syscall,
+    /// A timer's callback, with the rights of the program that set it.
+    Timer(u8),
+}
+
+impl Outside {
+    pub fn name(self) -> &'static str {
+        match self {
+            Outside::Tracing => "a tracing program",
+            Outside::Syscall => "a syscall program",
+            Outside::Timer(_) => "a timer callback that such a program set",
+        }
+    }
 }
 
 impl OpFrame {
+    /// Returns the frame of a program outside the operations.
+    pub fn outside(outside: Outside) -> OpFrame {
+        OpFrame { outside, ..OpFrame::default() }
+    }
+
+    /// Returns the groups of kfuncs that the program may call.
+    pub fn rights(&self) -> u8 {
+        match (self.op, self.outside) {
+            (Some(op), _) => kfunc::context::of_op(op),
+            (None, Outside::Tracing) => 0,
+            (None, Outside::Syscall) => kfunc::context::OF_SYSCALL,
+            (None, Outside::Timer(rights)) => rights,
+        }
+    }
+
     /// Returns whether the operation is about the task at guest address `task`.
     pub fn is_about(&self, task: u64) -> bool {
         use op::TaskArgs::*;

@@ -432,7 +432,10 @@ fn cgroups_tables(names: &[&str], groups: &[&[Run]]) -> Document {
         }
     }
     if !table.rows.is_empty() {
-        document.push_text("\nTime in which all runnable tasks of the cgroup run at once\n");
+        document.push_text(
+            "\nTime in which all runnable tasks of the cgroup run at once, or as many as there are \
+             CPUs\n",
+        );
         document.push(table);
     }
     document

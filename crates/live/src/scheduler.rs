@@ -118,7 +118,7 @@ impl<'a> Scheduler<'a> {
         let mut maps = self.object.maps_mut();
         let map = maps.find(|m| m.map_type() == MapType::StructOps && m.name() == table);
         let mut map = map.ok_or_else(|| failed("libbpf shows no such table".into()))?;
-        map.attach_struct_ops().map_err(|e| failed(e.to_string()))
+        map.attach_struct_ops().map_err(|e| failed(format!("{e:#}")))
     }
 
     /// Attaches the object's tracing programs, as its frontend's `attach()` does.

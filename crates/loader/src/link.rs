@@ -268,6 +268,9 @@ impl OpenObject {
                     section: function.section.clone(),
                 });
             }
+            if is_struct_ops && !mentioned[index] {
+                return Err(error::LinkErrorKind::Unreferenced { program: function.name.clone() });
+            }
             chosen.push(index);
         }
         Ok(chosen)

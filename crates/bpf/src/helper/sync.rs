@@ -80,6 +80,7 @@ fn timer_init<H: Host>(h: &mut H, addr: u64, map: u64, flags: u64) -> HelperResu
         value: addr - u64::from(field.offset),
         instance: found.instance,
         callback: None,
+        rights: 0,
         armed: false,
     };
     let id = ctx.timers.insert(timer);
@@ -93,7 +94,8 @@ fn timer_set_callback<H: Host>(h: &mut H, addr: u64, func: u64) -> HelperResult 
     };
     let callback =
         func_of_addr(func).ok_or_else(|| Fault::new(FaultKind::BadCall { addr: func }))?;
-    with_timer(h, id, |timer| timer.callback = Some(callback));
+    let rights = h.rights();
+    with_timer(h, id, |timer| (timer.callback, timer.rights) = (Some(callback), rights));
     Ok(0)
 }
 

@@ -28,7 +28,16 @@ pub enum AttachError {
     TimeoutTooLong(u32),
     #[error("ops.dispatch_max_batch is {0}, more than 2^31-1 (E2BIG)")]
     BatchTooLarge(u32),
+    #[error(
+        "ops.dispatch_max_batch is {0}, and a CPU's buffer holds at most {max} (ENOMEM)",
+        max = DSP_MAX_BATCH
+    )]
+    BatchOutOfMemory(u32),
 }
+
+/// `alloc_percpu()` gives at most `PCPU_MIN_UNIT_SIZE` (32 KiB): `struct scx_sched_pcpu`, 432 bytes
+/// in Debian's kernel, with 48 bytes for each insertion.
+const DSP_MAX_BATCH: u32 = (32 * 1024 - 432) / 48;
 
 /// Hotplug operations. They become active after `ops.init` and before all other operations.
 const HOTPLUG: [Op; 2] = [Op::CpuOnline, Op::CpuOffline];
@@ -275,6 +284,9 @@ fn check_members(data: &OpsData) -> Result<(), AttachError> {
     }
     if data.dispatch_max_batch > i32::MAX as u32 {
         return Err(AttachError::BatchTooLarge(data.dispatch_max_batch));
+    }
+    if data.dispatch_max_batch > DSP_MAX_BATCH {
+        return Err(AttachError::BatchOutOfMemory(data.dispatch_max_batch));
     }
     Ok(())
 }

@@ -4,9 +4,9 @@
 //! Owns: the implementations of `Host` and `Target`; scratch structs that operations get pointers
 //! to.
 
-use super::OpFrame;
 use super::exit::ExitInfo;
 use super::op::Op;
+use super::{OpFrame, Outside};
 use crate::bpf::abi;
 use crate::bpf::flags::limit;
 use crate::cgroup::quota_us;
@@ -151,7 +151,8 @@ impl Kernel {
         }
         self.on_cpu_last(cpu, |k| {
             k.charge(k.machine.costs.irq.timer_ns);
-            let outer = k.ext.frame.replace(OpFrame::default());
+            let rights = k.vm.timers.get(timer).map_or(0, |timer| timer.rights);
+            let outer = k.ext.frame.replace(OpFrame::outside(Outside::Timer(rights)));
             let start = k.clock();
             let result = scxlab_bpf::vm::fire_timer(k, timer);
             k.charge_insns();
@@ -256,6 +257,10 @@ impl Host for Kernel {
     fn unlock(&mut self, addr: u64) {
         self.charge_insns();
         self.unlock_guest(addr);
+    }
+
+    fn rights(&self) -> u8 {
+        self.ext.frame.map_or(0, |frame| frame.rights())
     }
 
     fn timer_arm(&mut self, timer: TimerId, expires_ns: u64, cpu: Option<u32>) {

@@ -18,7 +18,7 @@ pub(crate) use cpumask::release_cpumask;
 pub(crate) use task::release_task;
 
 use crate::bpf::abi;
-use crate::ext::op::Op;
+use crate::ext::OpFrame;
 use crate::kernel::Kernel;
 use crate::kernel::boot::PERCPU_STRIDE;
 use scxlab_bpf::fault::Fault;
@@ -71,8 +71,10 @@ pub fn handlers() -> Box<[(Handler, u8)]> {
 impl Kernel {
     /// Returns a fault if the present operation may not call a kfunc of these groups.
     pub(super) fn check_context(&self, id: KfuncId, groups: u8) -> Result<(), Fault> {
-        match self.ext.frame.and_then(|frame| frame.op) {
-            Some(op) if !context::allows(op, groups) => Err(bad_context(id, op)),
+        match self.ext.frame {
+            Some(frame) if groups != 0 && groups & frame.rights() == 0 => {
+                Err(bad_context(id, &frame))
+            }
             _ => Ok(()),
         }
     }
@@ -101,8 +103,12 @@ pub(super) const fn errno(n: i32) -> u64 {
 }
 
 #[cold]
-fn bad_context(id: KfuncId, op: Op) -> Fault {
+fn bad_context(id: KfuncId, frame: &OpFrame) -> Fault {
     let name = table().nth(id.0 as usize).map_or("kfunc", |(name, _)| *name);
+    let from = match frame.op {
+        Some(op) => format!("ops.{}()", op.name()),
+        None => frame.outside.name().to_owned(),
+    };
     let why = "a kernel's verifier refuses the program";
-    Fault::bad_argument(name, format!("may not be called from ops.{}(); {why}", op.name()))
+    Fault::bad_argument(name, format!("may not be called from {from}; {why}"))
 }

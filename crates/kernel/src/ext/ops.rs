@@ -8,7 +8,7 @@ use super::exit::ExitKind;
 use super::op::Op;
 use super::origin::Origin;
 use super::program::ExtProgram;
-use super::{DirectSlot, OpFrame};
+use super::{DirectSlot, OpFrame, Outside};
 use crate::kernel::{Kernel, Stop};
 use scxlab_bpf::fault::{Fault, FaultKind};
 use scxlab_machine::id::{CpuId, TaskId};
@@ -95,7 +95,7 @@ impl Kernel {
         if self.ext.op_record.is_some() {
             self.record_op(op, &[a, b, c, d]);
         }
-        self.ext.frame = Some(OpFrame { op: Some(op), locked, args: [a, b] });
+        self.ext.frame = Some(OpFrame { op: Some(op), locked, args: [a, b], ..OpFrame::default() });
         self.charge(self.machine.costs.bpf.ops_callback_ns);
         let result = match bpf {
             Some((instance, func)) => scxlab_bpf::vm::call(self, instance, func, &[a, b, c, d]),
@@ -154,7 +154,7 @@ impl Kernel {
     #[cold]
     #[inline(never)]
     pub(crate) fn op_faulted(&mut self, op: Op, args: [u64; 2], fault: Fault) {
-        let task = self.task_of(&OpFrame { op: Some(op), locked: None, args });
+        let task = self.task_of(&OpFrame { op: Some(op), args, ..OpFrame::default() });
         self.program_faulted(&format!("ops.{}()", op.name()), task, fault);
     }
 
@@ -189,7 +189,7 @@ impl Kernel {
         let room = ctx.len().max(8) as u64;
         let at = self.vm.mem.alloc(room, 8).map_err(|_| out_of_memory("a program's context"))?;
         self.vm.mem.host_slice_mut::<u8>(at, ctx.len()).copy_from_slice(ctx);
-        let outer = self.ext.frame.replace(OpFrame::default());
+        let outer = self.ext.frame.replace(OpFrame::outside(Outside::Syscall));
         let start = self.clock();
         let result = scxlab_bpf::vm::call_raw(self, instance, func, [at, 0, 0, 0, 0]);
         self.charge_insns();

@@ -40,6 +40,12 @@ pub enum LinkErrorKind {
          compatible with the GPL (a section \"license\" with \"GPL\")"
     )]
     Licence { licence: String },
+    /// libbpf loads no struct_ops program that no table has as a callback.
+    #[error(
+        "program `{program}` is a struct_ops program that no table names; name it in the table of \
+         operations (SCX_OPS_DEFINE), or remove it"
+    )]
+    Unreferenced { program: String },
     #[error("program `{program}`: section \"{section}\" stands for no known program type")]
     ProgramType { program: String, section: String },
     #[error(transparent)]

@@ -224,6 +224,22 @@ fn a_setting_that_the_kernel_lacks_must_be_unset() {
     assert!(text.contains("no member `newer_flag`, but it is set"), "{text}");
 }
 
+/// As libbpf does, which takes such a program for one that was forgotten in the table.
+#[test]
+fn a_struct_ops_program_must_be_in_a_table() {
+    let object = || {
+        let mut object = full_object();
+        for table in &mut object.struct_ops {
+            table.members.retain(|member| member.name != "init");
+        }
+        object
+    };
+    let text = refused(object(), |_| {});
+    assert!(text.contains("program `my_init`") && text.contains("no table names"), "{text}");
+    let (_, loaded) = load(object(), |open| assert!(open.set_autoload("my_init", false)));
+    assert_eq!(loaded.func("my_init"), None);
+}
+
 #[test]
 fn strong_externs_must_exist() {
     let without = |hide: &'static str| {

@@ -41,6 +41,7 @@ pub fn summary(report: &Report) -> String {
     let word = match report.outcome() {
         Outcome::Passed => "passed",
         Outcome::Regressed => "REGRESSED",
+        Outcome::Undecided if report.pairs == 0 => "UNDECIDED: no two runs can be compared",
         Outcome::Undecided => "UNDECIDED: the runs are too few",
     };
     let counts = [Verdict::Regressed, Verdict::Undecided, Verdict::Improved, Verdict::Passed]

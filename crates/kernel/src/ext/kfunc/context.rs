@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Which operations may call which kfuncs.
+//! Which operations and other programs may call which kfuncs.
 //!
-//! Owns: the groups of kfuncs and the groups that each operation may call
+//! Owns: the groups of kfuncs and the groups that each program may call
 //! (`scx_kfunc_context_filter()` and `scx_kf_allow_flags[]` of 7.3).
 //! Does not: look at programs before they run. The kernel's verifier refuses a program that
 //! contains a forbidden call in live code; here the call is a fault when it is made.
@@ -13,6 +13,9 @@ const CPU_RELEASE: u8 = 1 << 1;
 const DISPATCH: u8 = 1 << 2;
 const ENQUEUE: u8 = 1 << 3;
 const SELECT_CPU: u8 = 1 << 4;
+
+/// The groups that a syscall program may call. A tracing program may call none of them.
+pub const OF_SYSCALL: u8 = UNLOCKED | SELECT_CPU;
 
 /// Returns the groups to which a kfunc belongs; 0: any operation may call it.
 pub fn groups(kfunc: &str) -> u8 {
@@ -38,15 +41,14 @@ pub fn groups(kfunc: &str) -> u8 {
     }
 }
 
-/// Whether an operation may call a kfunc of these groups.
-pub fn allows(op: Op, groups: u8) -> bool {
-    let own = match op {
+/// Returns the groups that an operation may call.
+pub fn of_op(op: Op) -> u8 {
+    match op {
         Op::SelectCpu | Op::Enqueue => SELECT_CPU | ENQUEUE,
         Op::Dispatch => ENQUEUE | DISPATCH,
         Op::CpuRelease => CPU_RELEASE,
         Op::DumpCpu | Op::DumpTask => 0,
         op if op.is_unlocked() => UNLOCKED,
         _ => 0,
-    };
-    groups == 0 || groups & own != 0
+    }
 }

@@ -17,9 +17,8 @@ pub(super) const TABLE: &[(&str, Handler)] = &[
 ];
 
 impl Kernel {
-    /// Formats a C string with its array of u64 arguments. On invalid data, reports an error
-    /// of the scheduler and returns None.
-    fn bstr(&mut self, fmt: u64, data: u64, size: u32) -> Result<Option<String>, Fault> {
+    /// Formats a C string with its array of u64 arguments, or returns the reason why it cannot.
+    fn bstr(&mut self, fmt: u64, data: u64, size: u32) -> Result<Result<String, String>, Fault> {
         let text = self.vm.mem.c_str(fmt, limit::EXIT_MSG_LEN as u64).map(<[u8]>::to_vec);
         let text = text?;
         match scxlab_bpf::fmt::format_bstr(
@@ -28,30 +27,36 @@ impl Kernel {
             (data, size),
             limit::EXIT_MSG_LEN - 1,
         ) {
-            Ok(text) => Ok(Some(String::from_utf8_lossy(&text.kept).into_owned())),
-            Err(error) => {
-                self.scx_error(format!(
-                    "cannot format {:?} with {} bytes of arguments ({error})",
-                    String::from_utf8_lossy(&text),
-                    size
-                ));
-                Ok(None)
-            }
+            Ok(text) => Ok(Ok(String::from_utf8_lossy(&text.kept).into_owned())),
+            Err(error) => Ok(Err(format!(
+                "{:?} cannot be formatted with {size} bytes of arguments ({error})",
+                String::from_utf8_lossy(&text),
+            ))),
         }
+    }
+
+    /// Ends the scheduler with a text of its own. The exit keeps its kind if the text cannot be
+    /// formatted.
+    fn exit_bstr(
+        &mut self,
+        kind: ExitKind,
+        code: i64,
+        [fmt, data, size]: [u64; 3],
+    ) -> Result<(), Fault> {
+        let text = self.bstr(fmt, data, size as u32)?;
+        let text = text.unwrap_or_else(|why| format!("exit message formatting failed: {why}"));
+        self.ext_exit(kind, code, &text);
+        Ok(())
     }
 }
 
 fn exit_bstr(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
-    if let Some(text) = k.bstr(a[1], a[2], a[3] as u32)? {
-        k.ext_exit(ExitKind::UnregBpf, a[0] as i64, &text);
-    }
+    k.exit_bstr(ExitKind::UnregBpf, a[0] as i64, [a[1], a[2], a[3]])?;
     Ok(0)
 }
 
 fn error_bstr(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
-    if let Some(text) = k.bstr(a[0], a[1], a[2] as u32)? {
-        k.ext_exit(ExitKind::ErrorBpf, 0, &text);
-    }
+    k.exit_bstr(ExitKind::ErrorBpf, 0, [a[0], a[1], a[2]])?;
     Ok(0)
 }
 
@@ -60,8 +65,9 @@ fn dump_bstr(k: &mut Kernel, a: &[u64; 5]) -> KfResult {
         k.scx_error("scx_bpf_dump() must only be called from ops.dump() and friends");
         return Ok(0);
     }
-    if let Some(text) = k.bstr(a[0], a[1], a[2] as u32)? {
-        k.dump_append(&text);
+    match k.bstr(a[0], a[1], a[2] as u32)? {
+        Ok(text) => k.dump_append(&text),
+        Err(why) => k.scx_error(why),
     }
     Ok(0)
 }

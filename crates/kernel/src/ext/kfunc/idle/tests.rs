@@ -4,9 +4,9 @@
 
 use super::*;
 use crate::bpf::flags::ops;
-use crate::ext::OpFrame;
 use crate::ext::idle::fixture::{error, kernel, load};
 use crate::ext::op::Op;
+use crate::ext::{OpFrame, Outside};
 use crate::task::{MAX_TASKS, SLOT_BYTES};
 
 /// Returns a kernel that has run for 20 ms with tasks pinned to the CPUs `pins`, under a scheduler
@@ -121,7 +121,8 @@ fn hog(k: &Kernel, n: usize) -> TaskId {
 }
 
 fn frame(op: Op, locked: Option<u32>, subject: u64) -> OpFrame {
-    OpFrame { op: Some(op), locked: locked.map(CpuId), args: [subject, 0] }
+    let locked = locked.map(CpuId);
+    OpFrame { op: Some(op), locked, args: [subject, 0], ..OpFrame::default() }
 }
 
 #[test]
@@ -209,6 +210,19 @@ fn kfuncs_have_their_operations() {
         let fault = ask(bad).unwrap_err().to_string();
         let said = format!("may not be called from ops.{}()", bad.name());
         assert!(fault.contains(name) && fault.contains(&said), "{fault}");
+    }
+    for (outside, kfunc, good) in [
+        (Outside::Tracing, "scx_bpf_create_dsq", false),
+        (Outside::Syscall, "scx_bpf_create_dsq", true),
+        (Outside::Syscall, "scx_bpf_dsq_insert", false),
+        (Outside::Timer(context::of_op(Op::Init)), "scx_bpf_dsq_insert", false),
+        (Outside::Timer(context::of_op(Op::Init)), "scx_bpf_dsq_move", true),
+        (Outside::Timer(context::of_op(Op::Dispatch)), "scx_bpf_dsq_move_to_local", true),
+        (Outside::Timer(context::of_op(Op::Running)), "scx_bpf_kick_cpu", true),
+    ] {
+        k.ext.frame = Some(OpFrame::outside(outside));
+        let answer = k.check_context(by_name(kfunc).expect("a kfunc"), context::groups(kfunc));
+        assert_eq!(answer.is_ok(), good, "{outside:?} {kfunc}");
     }
     for name in ["scx_bpf_kick_cpu", "scx_bpf_dsq_nr_queued", "scx_bpf_destroy_dsq", "scx_bpf_now"]
     {
