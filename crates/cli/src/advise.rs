@@ -2,7 +2,6 @@
 //! `scxlab advise`: recommends a scheduler for a workload on a machine.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,13 +18,12 @@ use scxlab_lab::prepare::Prepared;
 use scxlab_lab::session::{CAP, LengthOf, MAX_LENGTH, Session, SessionError};
 use scxlab_lab::sim::NumaBalancing;
 use scxlab_results::inputs::Inputs;
-use scxlab_workload::program::TimeSpan;
 
 use crate::args::{AdviseArgs, Format, On};
 use crate::live::{self, LiveRequest};
 use crate::output;
 use crate::progress::{Shown, with_bar};
-use crate::run::refuse_simulated;
+use crate::run::{interrupt, refuse_simulated};
 
 pub fn advise(args: &AdviseArgs) -> Result<()> {
     let goals = Goals::parse(&args.goal)?;
@@ -144,8 +142,7 @@ fn objects(folder: &Path) -> Result<Vec<String>, InputError> {
 struct Watch {
     start: Instant,
     budget: Option<Duration>,
-    deadline: Option<TimeSpan>,
-    cancelled: &'static AtomicBool,
+    interrupt: Box<dyn Fn() -> Option<String> + Sync>,
     state: Mutex<State>,
 }
 
@@ -155,8 +152,7 @@ impl Watch {
         Watch {
             start: Instant::now(),
             budget,
-            deadline: args.vm.deadline,
-            cancelled: output::cancelled(),
+            interrupt: Box::new(interrupt(args.vm.deadline)),
             state: Mutex::default(),
         }
     }
@@ -168,10 +164,7 @@ impl Watch {
 
 impl Observer for Watch {
     fn interrupt(&self) -> Option<String> {
-        let is_late = |d: &TimeSpan| self.start.elapsed() >= Duration::from_nanos(d.0);
-        let late =
-            || self.deadline.filter(is_late).map(|d| format!("the deadline of {d} has passed"));
-        self.cancelled.load(Ordering::Relaxed).then(|| "cancelled".to_owned()).or_else(late)
+        (self.interrupt)()
     }
 
     fn time_left(&self) -> Option<Duration> {

@@ -183,7 +183,7 @@ impl Outside {
         match self {
             Outside::Tracing => "a tracing program",
             Outside::Syscall => "a syscall program",
-            Outside::Timer(_) => "a timer callback that such a program set",
+            Outside::Timer(_) => "a timer callback with the rights of the program that set it",
         }
     }
 }

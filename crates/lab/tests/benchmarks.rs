@@ -13,7 +13,11 @@ use scxlab_trace::Tracer;
 use scxlab_workload::{WorkloadArg, parse_workload_arg};
 
 fn run(work: &str, machine: &str) -> Run {
-    let machine = Arc::new(Machine::resolve(machine).unwrap());
+    run_on(work, Machine::resolve(machine).unwrap())
+}
+
+fn run_on(work: &str, machine: Machine) -> Run {
+    let machine = Arc::new(machine);
     let eevdf = SchedulerInput::resolve("eevdf", &NoFiles).unwrap();
     let Ok(WorkloadArg::Program(workload)) = parse_workload_arg(work) else { panic!("{work}") };
     let scheduler = Prepared::simulated(&eevdf, &machine).unwrap();
@@ -71,6 +75,21 @@ fn only_a_mutex_that_is_held_for_long_is_slept_for() {
             assert!(short < 0.01, "{machine}, {threads}: {short}");
             assert!(long > 0.1, "{machine}, {threads}: {long}");
         }
+    }
+}
+
+/// The later the kernel looks, the more mutexes are free again.
+#[test]
+fn fewer_threads_sleep_for_a_mutex_if_the_kernel_looks_later() {
+    for name in ["1n2c1t", "laptop-4c8t", "2n2c1t"] {
+        let sleeps = |check| {
+            let mut machine = Machine::resolve(name).unwrap();
+            machine.costs.workload.futex_check_ns = check;
+            let work = "sysbench_memory,threads=2,total=8MiB,overhead=3us,hold=300ns";
+            metric(&run_on(work, machine), "switches_voluntary")
+        };
+        let all = [0, 190, 450].map(sleeps);
+        assert!(all[0] > all[1] && all[1] > all[2], "{name}: {all:?}");
     }
 }
 

@@ -46,8 +46,8 @@ pub fn document(advice: &Advice, asked: &Asked<'_>, verified: Option<&Verified>)
         Some(best) => recommendation(advice, best),
         None => format!("Stay with {DEFAULT_CLASS}: {}.\n", why_stay(advice)),
     });
-    let shown = advice.chosen.or_else(|| promising(advice)).or_else(|| first_finalist(advice));
-    if let Some(shown) = shown {
+    let promising = promising(advice).map(|(at, _)| at);
+    if let Some(shown) = advice.chosen.or(promising).or_else(|| first_finalist(advice)) {
         document.push_text("\n");
         document.push(comparison(&advice.candidates[shown], asked.unit));
     }
@@ -61,9 +61,9 @@ pub fn document(advice: &Advice, asked: &Asked<'_>, verified: Option<&Verified>)
     document
 }
 
-/// Returns the candidate that `stay` names as seemingly better.
-fn promising(advice: &Advice) -> Option<usize> {
-    advice.candidates.iter().position(|c| promise(c).is_some())
+/// Returns the candidate that seems to be better, and the goal by which.
+fn promising(advice: &Advice) -> Option<(usize, &TermResult)> {
+    advice.candidates.iter().enumerate().find_map(|(at, c)| Some((at, promise(c)?)))
 }
 
 fn first_finalist(advice: &Advice) -> Option<usize> {
@@ -156,10 +156,10 @@ fn with_limit(advice: &Advice, result: &TermResult) -> Option<String> {
 
 /// Returns the reason for staying with the default class.
 fn why_stay(advice: &Advice) -> String {
-    let breaks =
-        |c: &CandidateResult, at: usize| c.terms.get(at).is_none_or(|t| t.broken.0 * 10 > c.worlds);
-    let broken =
-        |(at, _): &(usize, &super::goal::Limit)| advice.candidates.iter().all(|c| breaks(c, *at));
+    let all = &advice.candidates;
+    let broken = |(at, _): &(usize, &super::goal::Limit)| {
+        all.iter().all(|c| c.terms.get(*at).is_none_or(|t| t.broken.0 * 10 > c.worlds))
+    };
     if advice.candidates.is_empty() {
         "there is no other candidate".to_owned()
     } else if advice.candidates.iter().all(|c| matches!(c.place, Place::Failed { .. })) {
@@ -167,9 +167,7 @@ fn why_stay(advice: &Advice) -> String {
     } else if advice.rounds.decide == 0 {
         "nothing is decided, because the work ended before the decision".to_owned()
     } else if let Some((at, limit)) = advice.goals.limits.iter().enumerate().find(broken) {
-        let base = |t: &TermResult, c: &CandidateResult| t.broken.1 * 10 > c.worlds;
-        let mut known = advice.candidates.iter().filter_map(|c| Some((c.terms.get(at)?, c)));
-        match known.any(|(t, c)| base(t, c)) {
+        match all.iter().any(|c| c.terms.get(at).is_some_and(|t| t.broken.1 * 10 > c.worlds)) {
             true => format!(
                 "neither {DEFAULT_CLASS} nor a candidate keeps the limit {}; without it, or with \
                  another, the goals can have an answer",
@@ -179,9 +177,8 @@ fn why_stay(advice: &Advice) -> String {
                 format!("no candidate keeps the limit {}, which {DEFAULT_CLASS} keeps", limit.text)
             }
         }
-    } else if let Some((candidate, by)) =
-        advice.candidates.iter().find_map(|c| Some((c, promise(c)?)))
-    {
+    } else if let Some((at, by)) = promising(advice) {
+        let candidate = &all[at];
         format!(
             "{} seems to be better by {}, but {} are too few to be sure; a longer --budget, or \
              more --rounds, has more",

@@ -87,10 +87,7 @@ impl<'a> Trials<'a> {
     where
         R: Send,
     {
-        let mut world = World::as_given(&self.request.machine, self.request.seed);
-        if let Some(length) = self.request.length() {
-            world = world.within(length);
-        }
+        let world = self.fitting(World::as_given(&self.request.machine, self.request.seed));
         let read = |seen: Seen<'_>| {
             self.length.get_or_init(|| seen.run.virtual_ns);
             (!seen.run.stop.was_interrupted()).then(|| read(seen))
@@ -101,10 +98,15 @@ impl<'a> Trials<'a> {
 
     /// Returns a variation of the request.
     pub fn world(&self, purpose: Purpose, number: u32) -> World {
-        let request = self.request;
-        let world = World::new(&request.machine, request.program, request.seed, purpose, number);
-        match self.length.get() {
-            Some(length) => world.within(*length),
+        let Request { machine, program, seed, .. } = self.request;
+        self.fitting(World::new(machine, program, *seed, purpose, number))
+    }
+
+    /// Returns the world with start offsets that fit the length of a run: that of the first one, or
+    /// what the request tells before it.
+    fn fitting(&self, world: World) -> World {
+        match self.length.get().copied().or(self.request.length()) {
+            Some(length) => world.within(length),
             None => world,
         }
     }

@@ -84,17 +84,12 @@ impl World {
             CostFactors { migration: factor(), switch: factor(), lock: factor(), bpf: factor() };
         let costs = machine.costs.scaled(&factors, "varied by advise");
         let machine = Arc::new(Machine { costs, ..Machine::clone(machine) });
-        let length = program.duration;
         let program = has_arrivals(program).then(|| {
             let mut program = program.clone();
             vary_arrivals(&mut program, run_seed);
             Arc::new(program)
         });
-        let world = World { seed: run_seed, perturb, machine, program };
-        match length {
-            Some(length) => world.within(length.0),
-            None => world,
-        }
+        World { seed: run_seed, perturb, machine, program }
     }
 }
 

@@ -20,10 +20,10 @@ fn measured(question: &Question, advice: &Advice) -> Vec<(String, f64)> {
     // The variants that the search made of the best candidates are candidates as well.
     sources.given = advice.candidates.iter().map(|c| c.scheduler.clone()).collect();
     let candidates = Candidates::collect(&sources, question.origin()).unwrap();
-    let request = question.request();
+    let mut request = question.request();
+    request.seed += 1000;
     let trials = Trials::new(&request, &request.goals, &Unhurried).unwrap();
-    let seed = request.seed + 1000;
-    let world = |n| World::new(&request.machine, request.program, seed, Purpose::Decide, n);
+    let world = |n| trials.world(Purpose::Decide, n);
     let all: Vec<World> = (0..WORLDS).map(world).collect();
     let who: Vec<usize> = (0..candidates.all().len()).collect();
     let outcomes = trials.execute(candidates.all(), &who, &all).unwrap();
