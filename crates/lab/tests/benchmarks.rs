@@ -10,18 +10,18 @@ use scxlab_lab::run::Run;
 use scxlab_lab::sim::{SimSpec, simulate};
 use scxlab_machine::Machine;
 use scxlab_trace::Tracer;
-use scxlab_workload::{WorkloadArg, parse_workload_arg};
+use scxlab_workload::{Perturb, WorkloadArg, parse_workload_arg};
 
 fn run(work: &str, machine: &str) -> Run {
-    run_on(work, Machine::resolve(machine).unwrap())
+    run_on(work, Machine::resolve(machine).unwrap(), Perturb::default())
 }
 
-fn run_on(work: &str, machine: Machine) -> Run {
+fn run_on(work: &str, machine: Machine, perturb: Perturb) -> Run {
     let machine = Arc::new(machine);
     let eevdf = SchedulerInput::resolve("eevdf", &NoFiles).unwrap();
     let Ok(WorkloadArg::Program(workload)) = parse_workload_arg(work) else { panic!("{work}") };
     let scheduler = Prepared::simulated(&eevdf, &machine).unwrap();
-    let spec = SimSpec::new(&machine, &workload, &scheduler, 1);
+    let spec = SimSpec { perturb, ..SimSpec::new(&machine, &workload, &scheduler, 1) };
     let run = simulate(&spec, Tracer::default(), &|_| None).unwrap().0;
     assert!(run.counts, "{work}: {:?}", run.stop);
     run
@@ -59,37 +59,31 @@ fn units_are_counted_on_machines_and_in_guests() {
 
 /// A thread that finds a mutex taken sleeps only if it is still taken when the kernel looks. So
 /// threads that hold it for a tenth of a microsecond hardly ever sleep, and those that hold it for
-/// long do.
+/// long do; and the later the kernel looks, the fewer sleep. Without noise, threads with equal
+/// rounds fall into step, and never meet at the mutex.
 #[test]
 fn only_a_mutex_that_is_held_for_long_is_slept_for() {
-    for machine in ["1n2c1t", "1n4c1t", "laptop-4c8t", "2n2c1t"] {
+    let noise = Perturb { compute_noise_permille: 200, ..Perturb::default() };
+    for name in ["1n2c1t", "1n4c1t", "laptop-4c8t", "2n2c1t"] {
         for threads in [2, 3] {
-            let sleeps = |hold: &str| {
+            let sleeps = |hold: &str, check: Option<u64>| {
+                let mut machine = Machine::resolve(name).unwrap();
+                let costs = &mut machine.costs.workload;
+                costs.futex_check_ns = check.unwrap_or(costs.futex_check_ns);
                 let work = format!(
                     "sysbench_memory,threads={threads},total=8MiB,overhead=3us,hold={hold}"
                 );
-                let run = run(&work, machine);
+                let run = run_on(&work, machine, noise);
                 metric(&run, "switches_voluntary") / metric(&run, "work_units")
             };
-            let (short, long) = (sleeps("100ns"), sleeps("4us"));
-            assert!(short < 0.01, "{machine}, {threads}: {short}");
-            assert!(long > 0.1, "{machine}, {threads}: {long}");
+            let (short, long) = (sleeps("100ns", None), sleeps("4us", None));
+            assert!(short < 0.01, "{name}, {threads}: {short}");
+            assert!(long > 0.1, "{name}, {threads}: {long}");
+            let at_once = sleeps("100ns", Some(0));
+            assert!(at_once > 2.0 * short, "{name}, {threads}: {at_once} {short}");
+            let later = [0, 190, 450].map(|check| sleeps("300ns", Some(check)));
+            assert!(later[0] > later[1] && later[1] > later[2], "{name}, {threads}: {later:?}");
         }
-    }
-}
-
-/// The later the kernel looks, the more mutexes are free again.
-#[test]
-fn fewer_threads_sleep_for_a_mutex_if_the_kernel_looks_later() {
-    for name in ["1n2c1t", "laptop-4c8t", "2n2c1t"] {
-        let sleeps = |check| {
-            let mut machine = Machine::resolve(name).unwrap();
-            machine.costs.workload.futex_check_ns = check;
-            let work = "sysbench_memory,threads=2,total=8MiB,overhead=3us,hold=300ns";
-            metric(&run_on(work, machine), "switches_voluntary")
-        };
-        let all = [0, 190, 450].map(sleeps);
-        assert!(all[0] > all[1] && all[1] > all[2], "{name}: {all:?}");
     }
 }
 
