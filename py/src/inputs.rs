@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use scxlab_lab::input::{self, Workload};
+use scxlab_lab::recorded::Likeness;
 use scxlab_lab::session::SessionError;
 use scxlab_machine::Machine;
 use scxlab_results::inputs::Inputs;
@@ -71,13 +72,30 @@ pub fn machine(text: &str, inputs: &Inputs) -> Result<Arc<Machine>, Failure> {
 }
 
 pub fn workload(text: &str, inputs: &Inputs) -> Result<Workload, Failure> {
+    Ok(Workload::resolve(&workload_arg(text, inputs), inputs)?)
+}
+
+/// Returns a workload's program, and how like its recording it is (see `Workload::compared`).
+pub fn compared(
+    text: &str,
+    inputs: &Inputs,
+) -> Result<(Program, Option<Result<Likeness, String>>), Failure> {
+    let (workload, likeness) = Workload::compared(&workload_arg(text, inputs), inputs)?;
+    Ok((of_program(workload)?, likeness))
+}
+
+fn workload_arg<'a>(text: &'a str, inputs: &Inputs) -> Cow<'a, str> {
     let file = if text.trim_start().starts_with('{') { "workload.json" } else { "workload.toml" };
-    Ok(Workload::resolve(&arg(text, file, inputs), inputs)?)
+    arg(text, file, inputs)
 }
 
 /// Returns a workload's program; refuses a command, which no simulation can run.
 pub fn program(text: &str, inputs: &Inputs) -> Result<Program, Failure> {
-    match workload(text, inputs)? {
+    of_program(workload(text, inputs)?)
+}
+
+fn of_program(workload: Workload) -> Result<Program, Failure> {
+    match workload {
         Workload::Program(program) => Ok(*program),
         Workload::Command(words) => Err(SessionError::Command { command: words.join(" ") }.into()),
     }

@@ -68,7 +68,7 @@ pub fn advise(
 fn seek_advice(wish: &Wish, watch: &Watch<'_>) -> Result<(String, String), Failure> {
     let inputs = inputs::inputs();
     let machine = inputs::machine(&wish.machine, &inputs)?;
-    let program = inputs::program(&wish.workload, &inputs)?;
+    let (program, likeness) = inputs::compared(&wish.workload, &inputs)?;
     let sources = Sources { given: wish.schedulers.clone(), objects: Vec::new() };
     let origin = Origin { machine: &machine, program: &program, files: &inputs };
     let candidates = Candidates::collect(&sources, origin)?;
@@ -86,8 +86,13 @@ fn seek_advice(wish: &Wish, watch: &Watch<'_>) -> Result<(String, String), Failu
     };
     let advice = seek(&request, candidates, watch)?;
     let (workload, machine) = (one_line(wish.workload.clone()), one_line(wish.machine.clone()));
-    let asked =
-        Asked { workload: &workload, machine: &machine, unit: &program.unit, seed: wish.seed };
+    let asked = Asked {
+        workload: &workload,
+        machine: &machine,
+        unit: &program.unit,
+        seed: wish.seed,
+        likeness: likeness.as_ref(),
+    };
     let text = report::document(&advice, &asked, None).text(Screen::default());
     Ok((text, report::json(&advice, &asked, None)))
 }

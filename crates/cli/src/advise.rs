@@ -30,7 +30,7 @@ pub fn advise(args: &AdviseArgs) -> Result<()> {
     let inputs = args.cache.inputs();
     let machine = Arc::new(input::machine(&args.machine, &inputs)?);
     let named = args.load.of(&args.workload)?;
-    let workload = Workload::resolve(&named, &inputs)?;
+    let (workload, likeness) = Workload::compared(&named, &inputs)?;
     let program = match &workload {
         Workload::Program(program) => program,
         Workload::Command(words) => {
@@ -56,8 +56,13 @@ pub fn advise(args: &AdviseArgs) -> Result<()> {
     };
     let watch = Watch::new(args);
     let advice = with_bar(&watch, || seek(&request, candidates, &watch))?;
-    let asked =
-        Asked { workload: &named, machine: &args.machine, unit: &program.unit, seed: args.seed };
+    let asked = Asked {
+        workload: &named,
+        machine: &args.machine,
+        unit: &program.unit,
+        seed: args.seed,
+        likeness: likeness.as_ref(),
+    };
     let verified = match (args.verify, watch.interrupt()) {
         (Some(on), None) => Some(verify(args, on, &request, &workload, &advice, &inputs)?),
         _ => None,

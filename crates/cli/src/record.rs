@@ -28,7 +28,11 @@ pub fn record(args: &RecordArgs) -> Result<()> {
     let files = Files::default();
     let failed = |error| CliError::Write { what: args.output.display().to_string(), error };
     let out = files.create(&args.output).map_err(failed)?;
-    let mut sink = PerfettoSink::new(out, &machine);
+    let sink = PerfettoSink::new(out, &machine);
+    let mut sink = match scxlab_live::kernel::scheduler() {
+        Some(scheduler) => sink.under(&scheduler),
+        None => sink,
+    };
     output::say(&match length {
         Some(length) => format!("recording for {:.0} s; Ctrl-C ends it", length.as_secs_f64()),
         None => "recording until the command ends; Ctrl-C ends it".into(),

@@ -75,7 +75,12 @@ impl<'a> Traces<'a> {
         if key.index == 0 {
             if let Some(path) = self.paths.get(key.scheduler) {
                 let out = self.files.create(path)?;
-                sinks.push(Box::new(PerfettoSink::new(out, machine)));
+                let sink = PerfettoSink::new(out, machine);
+                let scheduler = self.session.schedulers[key.scheduler].label();
+                sinks.push(Box::new(match self.session.attach_after {
+                    None => sink.under(scheduler),
+                    Some(_) => sink,
+                }));
             }
             if let Some(Span { from, to }) = self.span {
                 let out = self.timelines[key.scheduler].clone();

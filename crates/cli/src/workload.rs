@@ -6,6 +6,7 @@ use std::fmt::Write;
 use anyhow::Result;
 use scxlab_lab::input::{self, Workload};
 use scxlab_lab::recorded::Recorded;
+use scxlab_lab::scheduler::DEFAULT_CLASS;
 use scxlab_machine::plural;
 use scxlab_recording::understand;
 use scxlab_recording::understanding::{Role, Understanding};
@@ -52,6 +53,7 @@ fn recording(recorded: &Recorded) -> String {
     text.push_str(&roles(&understood));
     text.push_str(&chains(&understood));
     text.push_str(&path(&understood));
+    text.push_str(&likeness(recorded));
     text.push_str(&gaps(recorded, &understood));
     text
 }
@@ -134,6 +136,35 @@ fn path(understood: &Understanding) -> String {
             part.role,
             time(part.length),
             plural(part.pieces, "piece")
+        );
+    }
+    text
+}
+
+fn likeness(recorded: &Recorded) -> String {
+    let likeness = match recorded.likeness() {
+        Ok(likeness) => likeness,
+        Err(why) => {
+            return format!("\nreplay: how like the recording it is, is not known: {why}\n");
+        }
+    };
+    let mut text = format!(
+        "\n{:<34} {:>10} {:>10}\n",
+        format!("replay under {DEFAULT_CLASS}, as recorded"),
+        "recorded",
+        "replayed"
+    );
+    for pair in likeness.pairs() {
+        let value = |value| if pair.unit == "ns" { time(value) } else { value.to_string() };
+        let percent = pair.percent().map(|percent| format!("{percent:+.1} %"));
+        let _ = writeln!(
+            text,
+            "  {:<32} {:>10} {:>10} {:>9}{}",
+            pair.name,
+            value(pair.recorded),
+            value(pair.replayed),
+            percent.unwrap_or_default(),
+            if pair.differs { "  NOT ALIKE" } else { "" }
         );
     }
     text

@@ -22,7 +22,7 @@ use scxlab_workload::{
 use serde::{Deserialize, Serialize};
 
 use crate::recipe;
-use crate::recorded::{self, Parameters, Recorded, RecordedError};
+use crate::recorded::{self, Likeness, Parameters, Recorded, RecordedError};
 use crate::scheduler::{DEFAULT_CLASS, SchedulerArg, SchedulerArgError};
 
 /// The files that arguments may name, and the sysfs of the host.
@@ -250,6 +250,21 @@ impl Workload {
             }
             WorkloadArg::Command(words) => Workload::Command(words),
         })
+    }
+
+    /// Resolves `-w`. Also returns how like its recording the workload is, if it is a recording;
+    /// the error says why that is not known.
+    pub fn compared(
+        arg: &str,
+        files: &dyn InputFiles,
+    ) -> Result<(Workload, Option<Result<Likeness, String>>), InputError> {
+        match recording(arg, files)? {
+            Some(recorded) => {
+                let likeness = recorded.likeness();
+                Ok((Workload::Program(Box::new(recorded.replay.program)), Some(likeness)))
+            }
+            None => Ok((Workload::resolve(arg, files)?, None)),
+        }
     }
 
     pub fn name(&self) -> &str {

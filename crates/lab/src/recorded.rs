@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Recordings as workloads: a trace file behind `-w`, and the machine in it.
 //!
-//! Owns: the parameters behind a file's name, and what a user is told about a recording.
+//! Owns: the parameters behind a file's name, what a user is told about a recording, and the choice
+//! of the meaning of mutexes.
 //! Does not: open files, or interpret events (`scxlab_recording` does).
+
+mod likeness;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -11,16 +14,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use scxlab_machine::{Machine, plural};
 use scxlab_recording::history::TaskHistory;
-use scxlab_recording::{History, MAX_STEPS, Options, Recorder, Replay, Scale, Scope, name_matches};
+use scxlab_recording::{
+    Figures, History, MAX_STEPS, Mutexes, Options, Recorder, Replay, Scale, Scope, name_matches,
+};
 use scxlab_trace::import::{ImportError, Imported, import};
 use scxlab_trace::{Event, Names, Sink};
 use scxlab_workload::compile::MAX_INSNS;
 use scxlab_workload::program::{Op, TimeSpan};
 
+use crate::scheduler::DEFAULT_CLASS;
+pub use likeness::{Likeness, Pair};
+
 /// A recording, and the workload that it became.
 pub struct Recorded {
     /// The machine of the recording.
-    pub machine: Machine,
+    pub machine: Arc<Machine>,
     /// Whether the file has its machine. If not, `machine` has as many CPUs as the file, without
     /// siblings, and the default costs.
     pub knows_machine: bool,
@@ -30,6 +38,40 @@ pub struct Recorded {
     pub history: History,
     /// The program and the meanings of waits.
     pub replay: Replay,
+    /// How the program was made.
+    options: Options,
+    repeat: u32,
+}
+
+impl Recorded {
+    /// Runs the replay as it was recorded, without `scale` and `repeat`, and compares it with the
+    /// recording. The error says why that is not possible.
+    pub fn likeness(&self) -> Result<Likeness, String> {
+        check_scheduler(&self.imported)?;
+        if self.options.scale.is_one() && self.repeat == 1 {
+            return likeness(&self.history, &self.replay, &self.machine);
+        }
+        let options = Options { scale: Scale::default(), ..self.options.clone() };
+        let one = scxlab_recording::infer(&self.history, &self.machine, &options);
+        likeness(&self.history, &one.map_err(|error| error.to_string())?, &self.machine)
+    }
+}
+
+fn likeness(
+    history: &History,
+    replay: &Replay,
+    machine: &Arc<Machine>,
+) -> Result<Likeness, String> {
+    Likeness::of(Figures::of(history, replay), &replay.program, machine)
+}
+
+/// Checks that a recording can be compared with a run under the default class. A file that does not
+/// tell its scheduler is taken for a recording of that class.
+fn check_scheduler(imported: &Imported) -> Result<(), String> {
+    match &imported.scheduler {
+        Some(name) if name != DEFAULT_CLASS => Err(format!("it was made under {name}")),
+        _ => Ok(()),
+    }
 }
 
 /// Reason why a trace file is no workload.
@@ -214,6 +256,7 @@ pub fn read(
         Some(machine) => machine,
         None => plain_machine(file, &imported)?,
     };
+    let machine = Arc::new(machine);
     let history = history(file, open, &machine, scope, &imported)?;
     let Parameters { scale, ref steps, .. } = *parameters;
     let counts = |task: &TaskHistory| task.in_scope && name_matches(steps, &task.name.comm);
@@ -221,10 +264,18 @@ pub fn read(
         let wanted = steps.iter().map(|name| format!("steps={name}")).collect();
         return Err(no_such_tasks(file, wanted, &history));
     }
-    let options = Options { name: name(file), scale, steps: steps.clone() };
-    let replay = scxlab_recording::infer(&history, &machine, &options);
-    let mut replay =
-        replay.map_err(|error| RecordedError::Infer { file: file.to_owned(), error })?;
+    let mutexes = Mutexes::default();
+    let mut options = Options { name: name(file), scale, steps: steps.clone(), mutexes };
+    let failed = |error| RecordedError::Infer { file: file.to_owned(), error };
+    let mut replay = scxlab_recording::infer(&history, &machine, &options).map_err(failed)?;
+    if replay.has_mutexes()
+        && check_scheduler(&imported).is_ok()
+        && let Some(note) = without_mutexes(&history, &replay, &machine, &options)
+    {
+        options.mutexes = Mutexes::Dependencies;
+        replay = scxlab_recording::infer(&history, &machine, &options).map_err(failed)?;
+        replay.program.notes.push(format!("{file}: {note}"));
+    }
     scxlab_recording::repeat(&mut replay.program, parameters.repeat.into());
     let ops = replay.program.threads.iter().map(|thread| count(&thread.ops)).sum();
     if ops > MAX_INSNS {
@@ -244,7 +295,40 @@ pub fn read(
     }
     let faults = imported.damage().into_iter().chain(imported.missing());
     replay.program.notes.extend(faults.map(|text| format!("{file}: {text}")));
-    Ok(Recorded { machine, knows_machine, imported, history, replay })
+    let repeat = parameters.repeat;
+    Ok(Recorded { machine, knows_machine, imported, history, replay, options, repeat })
+}
+
+/// A replay whose speed differs from the recording's by less than this part is like it.
+const NEAR: f64 = 0.05;
+
+/// Tells why the waits for mutexes have to become dependencies, if they do: the inferred uses do
+/// not make the tasks wait as they did, and dependencies do.
+fn without_mutexes(
+    history: &History,
+    used: &Replay,
+    machine: &Arc<Machine>,
+    options: &Options,
+) -> Option<String> {
+    let speed = |replay: &Replay| Some(likeness(history, replay, machine).ok()?.speed());
+    let speed_with = |mutexes| {
+        let options = Options { scale: Scale::default(), mutexes, ..options.clone() };
+        speed(&scxlab_recording::infer(history, machine, &options).ok()?)
+    };
+    // A replay that cannot be compared is further off than any other.
+    let far = |speed: Option<f64>| speed.map_or(f64::INFINITY, |speed| speed.ln().abs());
+    let used = match options.scale.is_one() {
+        true => speed(used),
+        false => speed_with(Mutexes::Used),
+    };
+    if far(used) < NEAR || 2.0 * far(speed_with(Mutexes::Dependencies)) > far(used) {
+        return None;
+    }
+    let how = used.map_or("does not end".to_owned(), |s| format!("has {s:.2} times its speed"));
+    Some(format!(
+        "most uses of its mutexes are free, and show no system call; with those that were \
+         inferred the replay {how}, so that a wait for a mutex is one for the task that released it"
+    ))
 }
 
 /// Returns the number of instructions that ops become.

@@ -2,6 +2,8 @@
 //! The closed loop: a simulated workload is recorded, and the recording is simulated. The ground
 //! truth is known, because it is the workload itself under every scheduler.
 
+#[path = "recordings/alike.rs"]
+mod alike;
 #[path = "recordings/builds.rs"]
 mod builds;
 #[path = "recordings/collector.rs"]

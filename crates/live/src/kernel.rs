@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::Path;
 
+use scxlab_lab::scheduler::DEFAULT_CLASS;
 use scxlab_loader::btf::{Btf, BtfKind};
 
 use crate::LiveError;
@@ -82,6 +83,12 @@ pub fn loaded() -> Option<String> {
     }
     let name = of_scheduler("ops");
     Some(if name.is_empty() { "(unnamed)".into() } else { name })
+}
+
+/// Returns the name of the scheduler that has the tasks; None if the kernel has no sched_ext, so
+/// that its default class may be an older one.
+pub fn scheduler() -> Option<String> {
+    Path::new(SCHED_EXT).exists().then(|| loaded().unwrap_or_else(|| DEFAULT_CLASS.to_owned()))
 }
 
 /// Returns the kernel's count of hotplug events. The ops must contain this number, or the kernel

@@ -50,6 +50,18 @@ pub struct Options {
     /// Patterns of the names of the tasks whose work counts, in which `*` stands for any text and
     /// `?` for one character. Without any, all tasks' work counts, or the units that they reported.
     pub steps: Vec<String>,
+    /// What waits for mutexes become.
+    pub mutexes: Mutexes,
+}
+
+/// What waits for mutexes become.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mutexes {
+    /// Waits for whoever holds the mutex. Its uses without contention are inferred.
+    #[default]
+    Used,
+    /// Dependencies on the tasks that released it in the recording.
+    Dependencies,
 }
 
 /// Reason why a recording is no workload.
@@ -71,6 +83,15 @@ pub struct Replay {
     pub waits: Vec<Vec<Wait>>,
     /// Meaning of each futex.
     pub futexes: BTreeMap<u64, Futex>,
+    /// Units of work that the tasks of the program do in the length of the recording.
+    pub units: u64,
+}
+
+impl Replay {
+    /// Whether tasks of the program wait for whoever holds a mutex.
+    pub fn has_mutexes(&self) -> bool {
+        self.futexes.values().any(|futex| matches!(futex, Futex::Mutex { .. }))
+    }
 }
 
 /// Infers the program of a recording on a machine.
@@ -83,7 +104,7 @@ pub fn infer(
     machine: &Machine,
     options: &Options,
 ) -> Result<Replay, InferError> {
-    let mut plan = Plan::new(history, Overhead::of(machine), &options.steps);
+    let mut plan = Plan::new(history, Overhead::of(machine), options);
     if !plan.kept.contains(&true) {
         return Err(InferError::NoTasks);
     }
@@ -104,10 +125,11 @@ pub fn infer(
         let note = format!("{} made the recording, and is no part of the workload", task.name.comm);
         program.notes.push(format!("{}: {note}", options.name));
     }
+    let units = passes::units(&program);
     if !options.scale.is_one() {
         program = scaled(&plan, machine, options, complete, program);
     }
-    Ok(Replay { program, kept: plan.kept, waits: plan.waits, futexes: plan.futexes })
+    Ok(Replay { program, kept: plan.kept, waits: plan.waits, futexes: plan.futexes, units })
 }
 
 /// Which program a plan becomes.
@@ -244,7 +266,7 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(history: &'a History, overhead: Overhead, steps: &[String]) -> Plan<'a> {
+    fn new(history: &'a History, overhead: Overhead, options: &Options) -> Plan<'a> {
         let kept = workload(history);
         let roles = roles::roles(history);
         let ends = ends(history, &roles);
@@ -252,7 +274,7 @@ impl<'a> Plan<'a> {
         let mut plan = Plan {
             history,
             overhead,
-            unit: Unit::of(history, &kept, steps),
+            unit: Unit::of(history, &kept, &options.steps),
             names: attributes::names(history),
             repeats: repeats(history, &kept, &ends, &forked),
             forked,
@@ -265,7 +287,7 @@ impl<'a> Plan<'a> {
             exits: exits::Exits::default(),
             kept,
         };
-        plan.futexes = futexes::classify(&plan);
+        plan.futexes = futexes::classify(&plan, options.mutexes);
         plan.waits = waits::classify(&plan);
         plan.pools = pools::of(&plan);
         plan.exits = exits::Exits::of(&plan);

@@ -9,19 +9,20 @@
 #![cfg_attr(not(test), deny(clippy::float_arithmetic, clippy::iter_over_hash_type))]
 
 mod arrivals;
+mod figures;
 mod gather;
 pub mod history;
 mod infer;
-
 mod overhead;
 mod repeat;
 mod scope;
 pub mod understanding;
 
 pub use arrivals::{ARRIVALS, has_arrivals, vary_arrivals};
+pub use figures::Figures;
 pub use gather::{MAX_STEPS, Recorder};
 pub use history::History;
-pub use infer::{Futex, InferError, Options, Replay, Scale, Wait, infer, role_name};
+pub use infer::{Futex, InferError, Mutexes, Options, Replay, Scale, Wait, infer, role_name};
 pub use repeat::repeat;
 pub use scope::{Scope, name_matches};
 pub use understanding::{Understanding, understand};

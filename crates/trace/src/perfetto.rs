@@ -55,6 +55,12 @@ impl<W: Write + Send + 'static> PerfettoSink<W> {
         }
     }
 
+    /// Tells the file the scheduler, before any event.
+    pub fn under(mut self, scheduler: &str) -> Self {
+        self.ftrace.scheduler = Some(scheduler.to_owned());
+        self
+    }
+
     /// Returns the number of bytes written so far, for a progress display.
     pub fn written(&self) -> u64 {
         self.packets.written()

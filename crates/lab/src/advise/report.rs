@@ -17,6 +17,7 @@ use super::judge::Standing;
 use super::verify::{self, Verified};
 use super::{Advice, CandidateResult, Place, TermResult};
 use crate::metric::{self, Better, Unit};
+use crate::recorded::Likeness;
 use crate::report::document::{Align, Cell, Document, Table};
 use crate::report::format::Scale;
 use crate::report::{change_mark, change_text};
@@ -33,6 +34,9 @@ pub struct Asked<'a> {
     /// The workload's unit of work.
     pub unit: &'a str,
     pub seed: u64,
+    /// How like its recording the replay is, or why that is not known; None: the workload is no
+    /// recording.
+    pub likeness: Option<&'a Result<Likeness, String>>,
 }
 
 /// Maximum number of runners-up, and of failures, that the text names.
@@ -86,7 +90,27 @@ fn head(advice: &Advice, asked: &Asked<'_>) -> String {
         plural(advice.rounds.search, "world"),
         advice.rounds.decide,
     );
+    if let Some(Ok(likeness)) = asked.likeness
+        && let Some(differences) = differences(likeness)
+    {
+        let _ = writeln!(
+            text,
+            "NOT LIKE THE RECORDING: under {DEFAULT_CLASS}, the replay has {differences}.\n\
+             Advice by what depends on them can be wrong.\n"
+        );
+    }
     text
+}
+
+/// Names the figures of a replay that are not like those of its recording.
+fn differences(likeness: &Likeness) -> Option<String> {
+    let pairs = likeness.pairs().into_iter().filter(|pair| pair.differs);
+    let texts = pairs.map(|pair| match pair.percent() {
+        Some(percent) => format!("{} {percent:+.0} %", pair.name),
+        None => format!("{} that it did not have", pair.name),
+    });
+    let texts: Vec<String> = texts.collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
 }
 
 /// Returns the goals as written, the limits first.
@@ -336,6 +360,18 @@ fn remarks(advice: &Advice, asked: &Asked<'_>) -> String {
     let mut text = String::new();
     for note in &advice.notes {
         let _ = write!(text, "\n{note}");
+    }
+    match asked.likeness {
+        Some(Ok(likeness)) if differences(likeness).is_none() => {
+            let _ = write!(
+                text,
+                "\nUnder {DEFAULT_CLASS}, the replay is like the recording (`scxlab workload show`)."
+            );
+        }
+        Some(Err(why)) => {
+            let _ = write!(text, "\nHow like the recording the replay is, is not known: {why}.");
+        }
+        _ => {}
     }
     let finalists = advice.candidates.iter().filter(|c| matches!(c.place, Place::Finalist(_)));
     if finalists.flat_map(|c| &c.terms).any(|t| t.paired.differs_too_little()) {

@@ -87,7 +87,13 @@ impl Question {
     }
 
     fn asked(&self) -> Asked<'_> {
-        Asked { workload: "test", machine: &self.machine.name, unit: "loop", seed: self.seed }
+        Asked {
+            workload: "test",
+            machine: &self.machine.name,
+            unit: "loop",
+            seed: self.seed,
+            likeness: None,
+        }
     }
 
     fn ask_with(&self, observer: &dyn Observer) -> Result<Advice, AdviseError> {

@@ -19,7 +19,7 @@ use scxlab_machine::Nanos;
 use scxlab_trace::Call;
 use scxlab_workload::program::{BarrierDef, MutexDef};
 
-use super::Plan;
+use super::{Mutexes, Plan};
 use crate::history::{Step, TaskHistory, TaskIndex};
 
 /// The meaning of a futex.
@@ -46,7 +46,7 @@ struct Round {
 }
 
 /// Returns the meaning of each futex on which a task waited.
-pub fn classify(plan: &Plan<'_>) -> BTreeMap<u64, Futex> {
+pub fn classify(plan: &Plan<'_>, mutexes: Mutexes) -> BTreeMap<u64, Futex> {
     let mut rounds: BTreeMap<u64, Vec<Round>> = BTreeMap::new();
     for task in plan.tasks() {
         collect(plan, task, &mut rounds);
@@ -54,7 +54,10 @@ pub fn classify(plan: &Plan<'_>) -> BTreeMap<u64, Futex> {
     let idle = idle_calls(plan);
     let meaning = |(object, rounds): (u64, Vec<Round>)| {
         let futex = match meaning(&rounds) {
-            Futex::Mutex { .. } => Futex::Mutex { barging: idle.contains(&object) },
+            Futex::Mutex { .. } => match mutexes {
+                Mutexes::Used => Futex::Mutex { barging: idle.contains(&object) },
+                Mutexes::Dependencies => Futex::Dependency,
+            },
             other => other,
         };
         (object, futex)

@@ -8,7 +8,7 @@
 //! nothing that is left over, and the recorded order is an order in which every pass can end.
 
 use scxlab_machine::Nanos;
-use scxlab_workload::program::{Op, TimeSpan};
+use scxlab_workload::program::{Op, Program, ThreadTemplate, TimeSpan};
 
 use super::Plan;
 use super::futexes::mutex_name;
@@ -48,6 +48,16 @@ pub fn ops(plan: &Plan<'_>, task: TaskIndex, items: &[Item], scaled: &Scaled) ->
         ops.push(Op::Loop { times: None, ops: again });
     }
     ops
+}
+
+/// Returns the units of work that the threads of a program report in their first passes.
+pub fn units(program: &Program) -> u64 {
+    let units = |op: &Op| if let Op::Count(units) = op { *units } else { 0 };
+    let of = |thread: &ThreadTemplate| match &*thread.ops {
+        [Op::Loop { times: None, ops }] => ops.iter().map(units).sum::<u64>(),
+        first => first.iter().map(units).sum(),
+    };
+    program.threads.iter().map(of).sum()
 }
 
 /// Returns a later pass that waits for hardly anything, as it is repeated. A task that wanted a CPU

@@ -143,6 +143,8 @@ pub struct Imported {
     pub end: End,
     /// The machine in the file, as text of a machine file; None if the file has none.
     pub machine: Option<String>,
+    /// The scheduler under which the events happened, if the file tells.
+    pub scheduler: Option<String>,
     /// Number of CPUs of the machine, if the file tells.
     pub nr_cpus: Option<u32>,
 }
@@ -170,6 +172,7 @@ impl Imported {
             unknown: Unknown::default(),
             end: End::default(),
             machine: None,
+            scheduler: None,
             nr_cpus: None,
         }
     }

@@ -37,6 +37,8 @@ pub(super) struct Ftrace {
     /// Text of the machine, until it is written with the first event. Its time must be one of the
     /// run, because the UI shows everything from the first event on.
     machine: Option<String>,
+    /// The scheduler, which is written with the machine.
+    pub scheduler: Option<String>,
     bundles: Vec<Vec<FtraceEvent>>,
     pending: usize,
     /// `Names::task_version` of the name with which the file last described a task; 0 if the file
@@ -65,6 +67,7 @@ impl Ftrace {
         let bundles = (0..nr_cpus).map(|_| Vec::new()).collect();
         Ftrace {
             machine: Some(machine.to_toml()),
+            scheduler: None,
             bundles,
             pending: 0,
             described: Vec::new(),
@@ -164,7 +167,7 @@ impl Ftrace {
 
     fn write_machine<W: Write>(&mut self, packets: &mut Packets<W>, time: Nanos) {
         if let Some(machine) = self.machine.take() {
-            let event = schema::Ftrace::Generic(own::machine(&machine));
+            let event = schema::Ftrace::Generic(own::machine(&machine, self.scheduler.as_deref()));
             self.push(packets, time, CpuId(0), 0, event);
         }
     }

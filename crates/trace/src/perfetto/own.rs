@@ -10,7 +10,8 @@
 //! scxlab_cgroup   limits of a cgroup: `path`, `weight`, ...
 //! scxlab_start    a task that exists when the trace starts: `tid`
 //! scxlab_lost     events of this CPU are missing: `events`
-//! scxlab_machine  the machine of the events: `toml`, the text of a machine file
+//! scxlab_machine  the machine of the events: `toml`, the text of a machine file; `scheduler`, the
+//!                 one under which they happened
 //! ```
 
 pub mod read;
@@ -140,9 +141,9 @@ pub fn lost(events: u64) -> Generic {
     Fields::new().number("events", events).of(LOST)
 }
 
-/// Returns the event of the machine.
-pub fn machine(toml: &str) -> Generic {
-    Fields::new().text("toml", toml.to_owned()).of(MACHINE)
+/// Returns the event of the machine and its scheduler, if that is known.
+pub fn machine(toml: &str, scheduler: Option<&str>) -> Generic {
+    Fields::new().text("toml", toml.to_owned()).optional_text("scheduler", scheduler).of(MACHINE)
 }
 
 const CHANNELS: [(ChannelKind, &str); 4] = [

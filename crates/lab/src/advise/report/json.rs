@@ -8,6 +8,7 @@ use crate::advise::candidate::LeftOut;
 use crate::advise::judge::Standing;
 use crate::advise::verify::Verified;
 use crate::advise::{Advice, CandidateResult, Place, TermResult};
+use crate::recorded::Pair;
 use crate::scheduler::DEFAULT_CLASS;
 use crate::stats::{Change, Summary};
 
@@ -20,6 +21,9 @@ struct Document<'a> {
     workload: &'a str,
     machine: &'a str,
     seed: u64,
+    /// The replay of a recording beside it, under the default class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replay: Option<Alike>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<&'a Verified>,
     /// As --rounds takes it.
@@ -30,6 +34,15 @@ struct Document<'a> {
     left_out: &'a [LeftOut],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     notes: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Alike {
+    /// The reason why it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unknown: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    figures: Vec<Pair>,
 }
 
 #[derive(Serialize)]
@@ -98,6 +111,10 @@ pub fn json(advice: &Advice, asked: &Asked<'_>, verified: Option<&Verified>) -> 
         workload: asked.workload,
         machine: asked.machine,
         seed: asked.seed,
+        replay: asked.likeness.map(|likeness| match likeness {
+            Ok(likeness) => Alike { unknown: None, figures: likeness.pairs() },
+            Err(why) => Alike { unknown: Some(why.clone()), figures: Vec::new() },
+        }),
         verified,
         rounds: advice.rounds.to_string(),
         unfinished: advice.unfinished.as_deref(),

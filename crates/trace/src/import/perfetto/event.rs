@@ -12,8 +12,10 @@ impl Reader<'_, '_> {
     /// Passes an event on, or counts it as unknown.
     pub fn event(&mut self, cpu: u32, lost: &mut bool, bytes: Wire<'_>) -> Result<(), Broken> {
         let FtraceEvent { timestamp, pid, common_flags, event } = whole(bytes)?;
-        if let Some(machine) = machine(&event) {
-            self.driver.imported().machine = Some(machine.to_owned());
+        if let Some((machine, scheduler)) = machine(&event) {
+            let imported = self.driver.imported();
+            imported.machine = Some(machine.to_owned());
+            imported.scheduler = scheduler.map(str::to_owned);
             return Ok(());
         }
         let kind = self.kind(event);
@@ -101,7 +103,7 @@ impl Reader<'_, '_> {
 }
 
 /// Returns the text of the machine, which counts as no event because it belongs to all of them.
-fn machine(event: &Ftrace) -> Option<&str> {
+fn machine(event: &Ftrace) -> Option<(&str, Option<&str>)> {
     match event {
         Ftrace::Generic(generic) if generic.event_name.as_deref() == Some(own::MACHINE) => {
             own_read::read_machine(generic)

@@ -90,9 +90,10 @@ pub fn read_lost(event: &Generic) -> Option<u64> {
     number(event, "events")
 }
 
-/// Returns the text of an event `scxlab_machine`; None if it is of no known form.
-pub fn read_machine(event: &Generic) -> Option<&str> {
-    text(event, "toml")
+/// Returns the text of an event `scxlab_machine`, and the scheduler if it has one; None if it is of
+/// no known form.
+pub fn read_machine(event: &Generic) -> Option<(&str, Option<&str>)> {
+    Some((text(event, "toml")?, text(event, "scheduler")))
 }
 
 fn field<'a>(event: &'a Generic, name: &str) -> Option<&'a GenericField> {

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! How like its recording a replay is: the figures of both, under the recording's scheduler.
+//!
+//! Owns: the run of the replay, the comparison, and the tolerance.
+//! Does not: compare under other schedulers, of which the recording tells nothing.
+
+use std::sync::Arc;
+
+use scxlab_machine::Machine;
+use scxlab_recording::Figures;
+use scxlab_trace::Tracer;
+use scxlab_workload::{Perturb, Program};
+use serde::Serialize;
+
+use crate::agreement::TOLERANCE_PERCENT;
+use crate::input::{NoFiles, SchedulerInput};
+use crate::metric::{Metric, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY, WAKEUPS, WORK_UNITS};
+use crate::prepare::Prepared;
+use crate::run::Run;
+use crate::scheduler::DEFAULT_CLASS;
+use crate::sim::{SimSpec, simulate};
+
+/// Noise in the lengths of work, without which threads that run in step make of their waits
+/// whatever one order of events happens to be.
+const NOISE_PERMILLE: u32 = 10;
+
+/// A run of a program that ends by itself is cut off at so many times the recording's length.
+const CAP: u64 = 10;
+
+/// Counts below this one differ by chance.
+const FEW: u64 = 100;
+
+/// Time in run queues below this part of the CPU time differs by chance.
+const SHORT: u64 = 100;
+
+/// The figures of a recording and of a run of its replay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Likeness {
+    pub recorded: Figures,
+    pub replayed: Figures,
+    /// Whether the program ends by itself, so that its length is compared, and not its work.
+    pub is_finite: bool,
+}
+
+/// One figure of both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Pair {
+    pub name: &'static str,
+    pub unit: &'static str,
+    pub recorded: u64,
+    pub replayed: u64,
+    /// Whether they differ by more than the tolerance, other than by chance.
+    pub differs: bool,
+}
+
+impl Pair {
+    /// Returns the difference in percent; None if the recording has none of it.
+    pub fn percent(&self) -> Option<f64> {
+        (self.recorded > 0).then(|| (self.replayed as f64 / self.recorded as f64 - 1.0) * 100.0)
+    }
+}
+
+impl Likeness {
+    /// Runs a replay, and compares.
+    pub(super) fn of(
+        recorded: Figures,
+        program: &Program,
+        machine: &Arc<Machine>,
+    ) -> Result<Likeness, String> {
+        let run = run(program, machine, recorded.length)?;
+        let is_finite = program.duration.is_none();
+        Ok(Likeness { recorded, replayed: figures(&run), is_finite })
+    }
+
+    /// Returns the work of the replay in a time, relative to the recording's.
+    pub(super) fn speed(&self) -> f64 {
+        let of = |figures: &Figures| figures.units.max(1) as f64 / figures.length.max(1) as f64;
+        of(&self.replayed) / of(&self.recorded)
+    }
+
+    /// Returns the figures side by side.
+    pub fn pairs(&self) -> Vec<Pair> {
+        let (a, b) = (&self.recorded, &self.replayed);
+        let progress = match self.is_finite {
+            true => ("length", "ns", a.length, b.length, 1),
+            false => ("units of work", "", a.units, b.units, 1),
+        };
+        let all = [
+            progress,
+            ("CPU time", "ns", a.run_ns, b.run_ns, 1),
+            ("time in run queues", "ns", a.queue_ns, b.queue_ns, a.run_ns / SHORT),
+            ("voluntary switches", "", a.voluntary, b.voluntary, FEW),
+            ("involuntary switches", "", a.involuntary, b.involuntary, FEW),
+            ("wake-ups", "", a.wakeups, b.wakeups, FEW),
+        ];
+        let pair = |(name, unit, recorded, replayed, least): (_, _, u64, u64, u64)| {
+            let apart = u128::from(recorded.abs_diff(replayed)) * 100;
+            let differs = recorded.max(replayed) >= least.max(1)
+                && apart > u128::from(recorded) * u128::from(TOLERANCE_PERCENT);
+            Pair { name, unit, recorded, replayed, differs }
+        };
+        all.map(pair).into()
+    }
+}
+
+/// Runs a replay under the default class.
+fn run(program: &Program, machine: &Arc<Machine>, length: u64) -> Result<Run, String> {
+    let eevdf = SchedulerInput::resolve(DEFAULT_CLASS, &NoFiles).map_err(|e| e.to_string())?;
+    let eevdf = Prepared::simulated(&eevdf, machine).map_err(|e| e.to_string())?;
+    let perturb = Perturb { start_offset_max: 0, compute_noise_permille: NOISE_PERMILLE };
+    let spec = SimSpec {
+        cap: Some(length.saturating_mul(CAP)),
+        perturb,
+        ..SimSpec::new(machine, program, &eevdf, 1)
+    };
+    let (run, _) = simulate(&spec, Tracer::default(), &|_| None).map_err(|e| e.to_string())?;
+    if run.counts { Ok(run) } else { Err(run.stop.message) }
+}
+
+/// Returns the figures of a run.
+fn figures(run: &Run) -> Figures {
+    let count = |of: &Metric| run.metrics.get(of.name).map_or(0, |metric| metric.value as u64);
+    Figures {
+        length: run.virtual_ns,
+        units: count(&WORK_UNITS),
+        run_ns: run.tasks.iter().map(|task| task.run_ns).sum(),
+        queue_ns: run.tasks.iter().filter_map(|task| task.wait_ns).sum(),
+        voluntary: count(&SWITCHES_VOLUNTARY),
+        involuntary: count(&SWITCHES_INVOLUNTARY),
+        wakeups: count(&WAKEUPS),
+    }
+}
