@@ -299,8 +299,8 @@ pub fn read(
     Ok(Recorded { machine, knows_machine, imported, history, replay, options, repeat })
 }
 
-/// A replay whose speed differs from the recording's by less than this part is like it.
-const NEAR: f64 = 0.05;
+/// A replay whose distance from the recording is below this one is like it.
+const NEAR: f64 = 0.1;
 
 /// Tells why the waits for mutexes have to become dependencies, if they do: the inferred uses do
 /// not make the tasks wait as they did, and dependencies do.
@@ -310,21 +310,24 @@ fn without_mutexes(
     machine: &Arc<Machine>,
     options: &Options,
 ) -> Option<String> {
-    let speed = |replay: &Replay| Some(likeness(history, replay, machine).ok()?.speed());
-    let speed_with = |mutexes| {
+    let compared = |replay: &Replay| likeness(history, replay, machine).ok();
+    let compared_with = |mutexes| {
         let options = Options { scale: Scale::default(), mutexes, ..options.clone() };
-        speed(&scxlab_recording::infer(history, machine, &options).ok()?)
+        compared(&scxlab_recording::infer(history, machine, &options).ok()?)
     };
     // A replay that cannot be compared is further off than any other.
-    let far = |speed: Option<f64>| speed.map_or(f64::INFINITY, |speed| speed.ln().abs());
+    let far = |like: &Option<Likeness>| like.as_ref().map_or(f64::INFINITY, Likeness::distance);
     let used = match options.scale.is_one() {
-        true => speed(used),
-        false => speed_with(Mutexes::Used),
+        true => compared(used),
+        false => compared_with(Mutexes::Used),
     };
-    if far(used) < NEAR || 2.0 * far(speed_with(Mutexes::Dependencies)) > far(used) {
+    if far(&used) < NEAR || 2.0 * far(&compared_with(Mutexes::Dependencies)) > far(&used) {
         return None;
     }
-    let how = used.map_or("does not end".to_owned(), |s| format!("has {s:.2} times its speed"));
+    let how = match used {
+        Some(like) => format!("has {:.2} times its speed", like.speed()),
+        None => "does not end".to_owned(),
+    };
     Some(format!(
         "most uses of its mutexes are free, and show no system call; with those that were \
          inferred the replay {how}, so that a wait for a mutex is one for the task that released it"

@@ -853,7 +853,7 @@ fn random_program(seed: u64) -> String {
 }
 
 /// A replay goes on as long as its original does, under any scheduler, and its tasks use the CPU
-/// time of the original's: 97 of 100 within 2 %. Where a little noise changes what the original
+/// time of the original's: 98 of 100 within 2 %. Where a little noise changes what the original
 /// itself uses, the replay uses as much as one of its runs.
 #[test]
 fn random_programs_replay() {
@@ -880,7 +880,7 @@ fn random_programs_replay() {
         off.extend((error.abs() > 2.0).then_some((seed, error)));
     }
     println!("{off:.1?}, stuck: {stuck:?}");
-    assert!(off.len() <= 12, "{off:?}");
+    assert!(off.len() <= 8, "{off:?}");
     assert!(stuck.is_empty(), "{stuck:?}");
 }
 

@@ -78,6 +78,13 @@ impl Likeness {
         of(&self.replayed) / of(&self.recorded)
     }
 
+    /// Returns how far apart the speeds, and the CPU times, of both are: the sum of the logarithms
+    /// of their ratios, without signs.
+    pub(super) fn distance(&self) -> f64 {
+        let cpu = self.replayed.run_ns.max(1) as f64 / self.recorded.run_ns.max(1) as f64;
+        self.speed().ln().abs() + cpu.ln().abs()
+    }
+
     /// Returns the figures side by side.
     pub fn pairs(&self) -> Vec<Pair> {
         let (a, b) = (&self.recorded, &self.replayed);
