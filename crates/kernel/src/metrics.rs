@@ -8,9 +8,11 @@ use crate::task::Task;
 use scxlab_machine::id::{CgroupId, Nanos};
 use scxlab_machine::topology::{Distance, Topology};
 
+pub use idle_while_waiting::IdleWhileWaiting;
 pub use times::{TimeHistogram, quantile};
 pub use watched::{Watched, WatchedTasks};
 
+mod idle_while_waiting;
 mod times;
 mod watched;
 
@@ -65,6 +67,8 @@ pub struct Metrics {
     /// Waits for a CPU: after a wake-up, after preemption, after fork. Waits that the end of the
     /// run cuts off are included.
     pub run_queue_wait: TimeHistogram,
+    /// Time for which CPUs are idle while tasks wait that may run on them.
+    pub idle_while_waiting: IdleWhileWaiting,
     /// Waits of the tasks that the run watches by name; most runs watch none.
     pub watched: Watched,
     /// Times for which CPUs spun for contended locks.

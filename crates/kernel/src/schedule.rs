@@ -214,12 +214,13 @@ impl Kernel {
             self.memory_leave(cpu, prev);
         }
         let at = self.clock();
-        let Kernel { cpus, tasks, vm, cgroups, cache_traffic, machine, .. } = self;
+        let Kernel { cpus, tasks, vm, cgroups, cache_traffic, machine, metrics, .. } = self;
         let nr_cpus = cpus.len() as u32;
         let t = &mut tasks[prev];
         t.cache_marks = cache_traffic.marks(machine.topology.cpu(cpu));
         t.on_cpu = false;
         if t.is_idle_task() {
+            metrics.idle_while_waiting.set_idle(cpu, false, at);
             return;
         }
         if cpus[cpu].voluntary {
@@ -230,6 +231,7 @@ impl Kernel {
         let guest = vm.mem.own_mut(t.addr);
         if t.state == TaskState::Runnable {
             t.start_wait(guest, at, cgroups, nr_cpus);
+            metrics.idle_while_waiting.begin(t, at);
         } else {
             t.set_cosched_state(CoschedState::Absent, at, cgroups, nr_cpus);
         }
@@ -252,6 +254,7 @@ impl Kernel {
         c.expect_no_step_end();
         if class == Class::Idle {
             c.idle_since = Some(at);
+            self.metrics.idle_while_waiting.set_idle(cpu, true, at);
             self.stop_tick(cpu);
             self.fair_enter_idle(cpu);
         } else {
@@ -286,6 +289,7 @@ impl Kernel {
         if since.is_none() {
             return;
         }
+        metrics.idle_while_waiting.end(t, at);
         metrics.count_wait(t.account.watched, wait, woken_at.map(|woken| at.saturating_sub(woken)));
     }
 

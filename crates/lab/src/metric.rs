@@ -216,6 +216,12 @@ metrics! {
         "time of all CPUs in which they are idle",
         "time of all CPUs in the idle task" =>
             CPU_IDLE = metric("cpu_idle", Unit::Ns).rows(&[share("cpu_idle", "CPU idle")]);
+        "the part of it in which a task waited that may run on that CPU: each waiting task counts for \
+         one CPU, and each CPU until it has switched to a task; absent with `cpu.max`, and if a CPU \
+         went off line",
+        "-" =>
+            IDLE_WHILE_WAITING = metric("idle_while_waiting", Unit::Ns).less()
+                .rows(&[deciding(share("idle_while_waiting", "CPU idle, task waits"))]);
         "time of all CPUs in the kernel",
         "-, it is part of `cpu_busy`" =>
             CPU_OVERHEAD = metric("cpu_overhead", Unit::Ns).less()

@@ -9,7 +9,7 @@ use crate::id::CpuId;
 use std::ops::Range;
 
 /// An owned set of CPUs.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CpuMask {
     words: Box<[u64]>,
 }

@@ -9,13 +9,14 @@ use scxlab_kernel::ext::OpsData;
 use scxlab_kernel::ext::dsq::InsertAt;
 use scxlab_kernel::ext::op::Op;
 use scxlab_kernel::ext::program::{ExtProgram, NativeOps};
+use scxlab_kernel::metrics::IdleWhileWaiting;
 use scxlab_machine::id::CpuId;
 use scxlab_workload::exec::guests;
 use std::cell::Cell;
 use std::rc::Rc;
 
 /// The fault that a canary commits after it has run correctly for `ENQUEUES_BEFORE_FAULT` enqueues.
-/// `IgnoreQueue` lasts; after any other fault, the canary counts enqueues from 0 again.
+/// `IgnoreQueue` and `ForgetWaits` last; after any other fault, the canary counts enqueues from 0 again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InjectedFault {
     None,
@@ -35,6 +36,8 @@ pub enum InjectedFault {
     StretchWait,
     /// Does not dispatch from its queue, so that CPUs stay idle although tasks wait.
     IgnoreQueue,
+    /// The same, and empties the account of CPUs that are idle beside waiting tasks.
+    ForgetWaits,
 }
 
 /// Id of the scheduler's only DSQ.
@@ -109,6 +112,10 @@ impl NativeOps for Canary {
                 k.kf_dsq_insert(args[0], QUEUE, SLICE, None, args[1] & 0xffff_ffff).unwrap_or(0)
             }
             Op::Dispatch if self.fault == InjectedFault::IgnoreQueue && self.is_time() => 0,
+            Op::Dispatch if self.fault == InjectedFault::ForgetWaits && self.is_time() => {
+                k.metrics.idle_while_waiting = IdleWhileWaiting::default();
+                0
+            }
             Op::Dispatch => {
                 if self.is_time() {
                     self.commit(k);

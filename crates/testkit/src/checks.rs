@@ -54,6 +54,7 @@ impl LawChecker {
         places::check(k, &mut self.broken);
         memory::check(k, &mut self.broken);
         guests::check(k, &mut self.broken);
+        idle::count(k, &mut self.broken);
         time::check(k, self.contract.long_paths, &mut self.broken);
         if let Some(grace) = self.contract.idle_grace {
             self.idle.check(k, grace, &mut self.broken);

@@ -68,6 +68,12 @@ fn an_idle_cpu_beside_a_waiting_task_is_seen() {
     canary(InjectedFault::IgnoreQueue, Contract::default()).unwrap();
 }
 
+#[test]
+fn a_forgotten_wait_is_seen() {
+    let seen = canary(InjectedFault::ForgetWaits, Contract::default()).unwrap_err();
+    assert!(seen.starts_with("the metrics count the CPUs"), "{seen}");
+}
+
 /// `sched_tick()` of 7.3: the default class does not balance while sched_ext has all tasks. A CPU
 /// on which no task may run must therefore stay idle without any time in the kernel.
 #[test]

@@ -88,6 +88,35 @@ fn wakeup_latency_grows_with_the_idle_states_exit() {
     );
 }
 
+/// A task that may run on one CPU leaves the others idle, and waits for one that is busy.
+#[test]
+fn idle_time_beside_waiting_tasks_is_that_of_cpus_they_may_have() {
+    let idle = |k: &Kernel| k.metrics.idle_while_waiting.until(k.now);
+    let slow = |m: &mut Machine| m.costs.idle.iter_mut().for_each(|s| s.exit_latency_ns *= 10);
+    let light = || RunSettings { workload: "pingpong,pairs=1,work=1ms", ..RunSettings::default() };
+    grows(idle, light(), RunSettings { tune: slow, ..light() });
+    let hogs = |cpus: &str| {
+        let text = format!(
+            "[[thread]]\nname = 't'\ninstances = 4\ncpus = \"{cpus}\"\n\
+             ops = [{{ loop = {{ ops = [{{ compute = '1ms' }}] }} }}]"
+        );
+        let k = run(RunSettings { workload: Box::leak(text.into()), ..RunSettings::default() });
+        idle(&k)
+    };
+    let (one, two) = (hogs("0"), hogs("0-1"));
+    assert!(one < MS && two < MS, "{one} {two}");
+    let starved = run(RunSettings {
+        workload: "[[thread]]\nname = 'v'\ninstances = 3\ncpus = \"0-1\"\n\
+                   ops = [{ loop = { ops = [{ compute = '1ms' }] } }]",
+        scheduler: Some("lapse"),
+        knobs: &[("starve", "118")],
+        ..RunSettings::default()
+    });
+    // Two CPUs, for all but the first moments of 500 ms.
+    let starved = idle(&starved);
+    assert!((990 * MS..=1000 * MS).contains(&starved), "{starved}");
+}
+
 #[test]
 fn run_queue_wait_grows_with_tasks() {
     let more = RunSettings { workload: "hogs,tasks=16", ..RunSettings::default() };
@@ -111,6 +140,7 @@ fn waits_grow_when_tasks_are_starved() {
     // lapse does so from a task's fork on, and with `woken` from the end of the task's sleep on.
     let starved: &[_] = &[("starve", "118")];
     let woken: &[_] = &[("starve", "118"), ("woken", "1")];
+    grows(|k| k.metrics.idle_while_waiting.until(k.now), case(&[]), case(starved));
     let wait = |k: &Kernel| k.tasks.iter().map(|t| t.account.wait_ns).sum::<u64>();
     grows(|k| k.metrics.run_queue_wait.max(), case(&[]), case(starved));
     grows(wait, case(&[]), case(starved));

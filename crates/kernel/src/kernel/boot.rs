@@ -11,7 +11,7 @@ use crate::ext::op::Op;
 use crate::ext::{Ext, ExtCpu};
 use crate::kernel::streams::Streams;
 use crate::kernel::{BOOT_NS, Exec, Kernel, Limits, RunEnd};
-use crate::metrics::Metrics;
+use crate::metrics::{IdleWhileWaiting, Metrics};
 use crate::schedule::rt::RtQueues;
 use crate::schedule::server::Servers;
 use crate::schedule::tick::Ticks;
@@ -122,7 +122,10 @@ impl Kernel {
             end: RunEnd::new(limits),
             streams: Streams::new(seed),
             tracer,
-            metrics: Metrics::default(),
+            metrics: Metrics {
+                idle_while_waiting: IdleWhileWaiting::new(&machine),
+                ..Metrics::default()
+            },
             machine: machine.clone(),
         };
         kernel.boot_cpus();

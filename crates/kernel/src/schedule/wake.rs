@@ -21,7 +21,7 @@ impl Kernel {
     /// Wakes a sleeping task from the executing CPU. Returns false if the task was not asleep.
     pub(crate) fn wake_up(&mut self, task: TaskId, flags: u64) -> bool {
         let at = self.clock() + self.machine.costs.sched.wakeup_ns;
-        let Kernel { cpus, tasks, vm, cgroups, .. } = self;
+        let Kernel { cpus, tasks, vm, cgroups, metrics, .. } = self;
         let t = &mut tasks[task];
         match t.state {
             TaskState::Dead | TaskState::New => return false,
@@ -37,6 +37,7 @@ impl Kernel {
         let guest = vm.mem.own_mut(t.addr);
         t.set_state(guest, TaskState::Runnable);
         t.start_wait(guest, at, cgroups, cpus.len() as u32);
+        metrics.idle_while_waiting.begin(t, at);
         let (class, prev, on_rq) = (t.class, t.cpu, t.on_rq);
         self.exec.clock = at;
         self.tasks.nr_runnable += 1;

@@ -213,12 +213,13 @@ impl Kernel {
         let prev = self.tasks[task].cpu;
         let (cpu, _) = self.select_cpu(task, prev, wake::FORK);
         let at = self.clock();
-        let Kernel { cpus, tasks, vm, cgroups, .. } = self;
+        let Kernel { cpus, tasks, vm, cgroups, metrics, .. } = self;
         let t = &mut tasks[task];
         t.cpu = cpu;
         let guest: &mut crate::bpf::abi::task_struct = vm.mem.own_mut(t.addr);
         guest.thread_info.cpu = cpu.0;
         t.start_wait(guest, at, cgroups, cpus.len() as u32);
+        metrics.idle_while_waiting.begin(t, at);
         self.lock(LockId::Rq(cpu));
         self.take_rq_clock(cpu);
         self.charge(self.machine.costs.sched.enqueue_ns);

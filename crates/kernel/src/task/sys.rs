@@ -289,11 +289,18 @@ impl Kernel {
     /// Sets a task's allowed CPUs (`set_cpus_allowed_common()`) and tells the task's class.
     pub(crate) fn do_set_cpus_allowed(&mut self, task: TaskId, cpus: &CpuMask) {
         let change = self.change_begin(task, queue::SAVE);
-        let all_cpus_allowed = self.has_all_cpus(cpus);
+        let (all_cpus_allowed, at) = (self.has_all_cpus(cpus), self.clock());
         let t = &mut self.tasks[task];
+        let waits = t.account.waiting_since.is_some();
+        if waits {
+            self.metrics.idle_while_waiting.end(t, at);
+        }
         t.cpus = cpus.clone();
         t.nr_allowed = cpumask::weight(cpus);
         t.all_cpus_allowed = all_cpus_allowed;
+        if waits {
+            self.metrics.idle_while_waiting.begin(t, at);
+        }
         mirror::identity(&mut self.vm.mem, &self.tasks[task]);
         self.ext_set_cpumask(task);
         self.change_end(change);

@@ -202,6 +202,10 @@ fn metrics(k: &Kernel, spec: &SimSpec<'_>, executor: &Executor) -> MetricTable {
     t.timers(&timers);
     switches(&mut t, k);
     cpu_times(&mut t, k);
+    let limited = spec.workload.cgroups.iter().any(|group| group.quota.is_some());
+    if !limited && !m.hotplugged {
+        t.count(&metric::IDLE_WHILE_WAITING, m.idle_while_waiting.until(k.now));
+    }
     t.count(&metric::CACHE_REFILL, m.refill_ns);
     t.count(&metric::LOCK_WAITS, m.lock_wait.count());
     times(&mut t, &metric::LOCK_WAIT, &m.lock_wait);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Work conservation, for schedulers that promise it: no CPU stays idle while a task waits that may
-//! run there.
+//! CPUs that are idle while tasks wait that may run there: their count in the kernel's metrics, and
+//! work conservation, for schedulers that promise it.
 
 use super::Violation;
 use scxlab_kernel::Kernel;
@@ -44,6 +44,59 @@ impl IdleWatch {
             }
         }
     }
+}
+
+const COUNT: &str = "the metrics count the CPUs that could have waiting tasks";
+
+/// Compares the number of CPUs that count in `Metrics::idle_while_waiting` with the largest number
+/// of idle CPUs that can be given a waiting task each. Where sets of CPUs overlap, the metric may be
+/// less, but no less than half.
+pub(super) fn count(k: &Kernel, broken: &mut Vec<Violation>) {
+    if k.metrics.hotplugged {
+        return;
+    }
+    let waiting: Vec<&Task> = k.tasks.iter().filter(|t| is_left_waiting(t)).collect();
+    let mut given: BTreeMap<CpuId, usize> = BTreeMap::new();
+    let idle: Vec<CpuId> = k.cpus.iter().filter(|c| c.is_idle()).map(|c| c.id).collect();
+    let bound = (0..waiting.len()).filter(|i| !waiting[*i].all_cpus_allowed);
+    let mut most = 0;
+    for task in bound {
+        most += u32::from(give(&waiting, &idle, task, &mut given, &mut Vec::new()));
+    }
+    let free = waiting.iter().filter(|t| t.all_cpus_allowed).count() as u32;
+    most += free.min(idle.len() as u32 - most);
+    let nested = waiting.iter().all(|t| t.all_cpus_allowed || t.nr_allowed == 1);
+    let level = k.metrics.idle_while_waiting.level();
+    if level > most || level * 2 < most || nested && level < most {
+        let what = format!("{level} CPUs count, and {most} could have waiting tasks");
+        broken.push(Violation { law: COUNT, at: k.now, what });
+    }
+}
+
+/// Gives a task an idle CPU; tasks that have one may get another one instead.
+fn give(
+    waiting: &[&Task],
+    idle: &[CpuId],
+    task: usize,
+    given: &mut BTreeMap<CpuId, usize>,
+    tried: &mut Vec<CpuId>,
+) -> bool {
+    for cpu in idle.iter().filter(|cpu| waiting[task].allowed_on(**cpu)) {
+        if tried.contains(cpu) {
+            continue;
+        }
+        tried.push(*cpu);
+        let owner = given.get(cpu).copied();
+        if owner.is_none_or(|owner| give(waiting, idle, owner, given, tried)) {
+            given.insert(*cpu, task);
+            return true;
+        }
+    }
+    false
+}
+
+fn is_left_waiting(t: &Task) -> bool {
+    t.state == TaskState::Runnable && !t.on_cpu && !t.is_idle_task()
 }
 
 fn idles(c: &Cpu) -> bool {
