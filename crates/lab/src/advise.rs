@@ -25,6 +25,7 @@ use scxlab_machine::id::Nanos;
 use scxlab_workload::Program;
 
 use crate::metric::WEIGHT_ERROR;
+use crate::report::differences::{Difference, differences};
 use crate::session::SessionError;
 use crate::sim::{NumaBalancing, left_out};
 use crate::stats::Summary;
@@ -201,6 +202,9 @@ pub struct Advice {
     /// The values of these terms by world.
     pub baseline_values: Values,
     pub left_out: Vec<LeftOut>,
+    /// What differs between the default class and the candidate that the report shows beside it,
+    /// in runs as the request has them.
+    pub differences: Vec<Difference>,
     pub rounds: Rounds,
     /// The reason why the work ended early.
     pub unfinished: Option<String>,
@@ -241,7 +245,16 @@ pub fn advise(
         false => Some(unfinished(&trials, &decision)),
     };
     let notes = notes.into_iter().chain(not_run(&search, &decision)).collect();
-    Ok(advice(&search, &decision, finalists, unfinished, notes))
+    let mut advice = advice(&search, &decision, finalists, unfinished, notes);
+    let shown = report::shown(&advice).and_then(|at| search.find(&advice.candidates[at].scheduler));
+    if let Some([baseline, candidate]) =
+        shown.and_then(|shown| trials.explain([search.candidate(0), shown]))
+    {
+        let is_goal = |d: &Difference| goals.terms().any(|term| term.measure.is_metric(d.metric()));
+        advice.differences = differences(&baseline, &candidate);
+        advice.differences.retain(|difference| !is_goal(difference));
+    }
+    Ok(advice)
 }
 
 /// Names the parts of the finalists that no run of theirs executes.
@@ -360,6 +373,7 @@ fn advice(
         baseline: base.map(summaries).unwrap_or_default(),
         baseline_values: base.cloned().unwrap_or_default(),
         left_out: search.candidates.left_out.clone(),
+        differences: Vec::new(),
         rounds: Rounds { search: search.rounds, decide: decision.rounds },
         unfinished,
         notes,

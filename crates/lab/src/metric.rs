@@ -237,7 +237,8 @@ metrics! {
                 .rows(&[share("cpu_lock_wait", "CPU waiting for locks")]);
         "time that tasks lost to cold caches",
         "-" =>
-            CACHE_REFILL = metric("cache_refill", Unit::Ns).less();
+            CACHE_REFILL = metric("cache_refill", Unit::Ns).less()
+                .rows(&[share("cache_refill", "CPU refilling caches")]);
         "part of the workload's CPU time that would have to change hands for each task and cgroup to \
          have what its weight entitles it to, at most as much as it wanted; only if weights differ, \
          without `cpu.max`, `cpu.idle` and real-time policies, and if all tasks may run on the same \

@@ -7,6 +7,7 @@
 
 pub mod benchmark;
 pub mod csv;
+pub mod differences;
 pub mod document;
 pub mod format;
 mod machines;
@@ -33,6 +34,7 @@ pub use machines::{OnMachine, across_machines};
 use selection::Selection;
 
 /// One row of the metrics table.
+#[derive(Clone, Debug)]
 struct MetricRow {
     label: String,
     value: RowSource,
@@ -42,13 +44,14 @@ struct MetricRow {
     is_main: bool,
 }
 
+#[derive(Clone, Debug)]
 enum RowSource {
     Metric(String),
     /// Share of all CPU time, in percent.
     CpuShare(&'static str),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ValueUnit {
     Time,
     Count,

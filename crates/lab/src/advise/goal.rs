@@ -314,6 +314,11 @@ fn parse_bound(term: &Term, text: &str, sign: usize) -> Result<f64, Mistake> {
 }
 
 impl Measure {
+    /// Tells whether the quantity is this metric.
+    pub fn is_metric(&self, metric: &str) -> bool {
+        matches!(self, Measure::Metric(name) if name == metric)
+    }
+
     /// Parses a value of this quantity: a time, a share in percent or a number.
     fn parse_value(&self, text: &str) -> Result<f64, String> {
         if self.is_time() {

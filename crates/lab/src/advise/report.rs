@@ -20,7 +20,7 @@ use crate::metric::{self, Better, Unit};
 use crate::recorded::Likeness;
 use crate::report::document::{Align, Cell, Document, Table};
 use crate::report::format::Scale;
-use crate::report::{change_mark, change_text};
+use crate::report::{change_mark, change_text, differences};
 use crate::results::quoted;
 use crate::scheduler::DEFAULT_CLASS;
 pub use json::json;
@@ -50,10 +50,15 @@ pub fn document(advice: &Advice, asked: &Asked<'_>, verified: Option<&Verified>)
         Some(best) => recommendation(advice, best),
         None => format!("Stay with {DEFAULT_CLASS}: {}.\n", why_stay(advice)),
     });
-    let promising = promising(advice).map(|(at, _)| at);
-    if let Some(shown) = advice.chosen.or(promising).or_else(|| first_finalist(advice)) {
+    if let Some(shown) = shown(advice) {
+        let shown = &advice.candidates[shown];
         document.push_text("\n");
-        document.push(comparison(&advice.candidates[shown], asked.unit));
+        document.push(comparison(shown, asked.unit));
+        if !advice.differences.is_empty() {
+            document.push_text("\nwhat else differs, in runs as given\n");
+            let names = [DEFAULT_CLASS, &shown.scheduler];
+            document.push(differences::table(names, &advice.differences));
+        }
     }
     if let Some(table) = runners_up(advice) {
         document.push_text("\n");
@@ -63,6 +68,12 @@ pub fn document(advice: &Advice, asked: &Asked<'_>, verified: Option<&Verified>)
     document.append(verified.map(verify::document).unwrap_or_default());
     document.push_text(remarks(advice, asked));
     document
+}
+
+/// Returns the candidate that is shown beside the default class.
+pub fn shown(advice: &Advice) -> Option<usize> {
+    let promising = promising(advice).map(|(at, _)| at);
+    advice.chosen.or(promising).or_else(|| first_finalist(advice))
 }
 
 /// Returns the candidate that seems to be better, and the goal by which.

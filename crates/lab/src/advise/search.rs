@@ -223,4 +223,9 @@ impl Search<'_> {
     pub fn candidate(&self, at: usize) -> &Candidate {
         &self.candidates.all()[at]
     }
+
+    /// Returns the candidate of a scheduler as `-s` takes it.
+    pub fn find(&self, scheduler: &str) -> Option<&Candidate> {
+        self.candidates.all().iter().find(|candidate| candidate.text() == scheduler)
+    }
 }

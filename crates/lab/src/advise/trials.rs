@@ -34,6 +34,9 @@ pub enum Outcome {
     Failed(String),
 }
 
+/// Number of runs of each side that explain a difference.
+const EXPLAINING: u64 = 4;
+
 /// Executes runs.
 pub struct Trials<'a> {
     request: &'a Request<'a>,
@@ -218,14 +221,37 @@ impl<'a> Trials<'a> {
     /// Returns the reason why no further run may begin.
     pub fn interrupted(&self) -> Option<String> {
         self.observer.interrupt().or_else(|| {
-            let is_over = self.observer.time_left().is_some_and(|left| left.is_zero());
+            let is_over = self.time_left().is_some_and(|left| left.is_zero());
             is_over.then(|| "the budget is used".to_owned())
         })
     }
 
-    /// Returns the time that is left of the budget; None if there is no budget.
+    /// Returns the time that is left of the budget for the search and the decision; None if there
+    /// is no budget.
     pub fn time_left(&self) -> Option<Duration> {
-        self.observer.time_left()
+        let explanation = || self.time_of(2 * EXPLAINING as usize);
+        self.observer.time_left().map(|left| left.saturating_sub(explanation()))
+    }
+
+    /// Runs the default class and a candidate as the request has it, with several seeds, for what
+    /// the goals do not tell. Returns None if that was interrupted.
+    pub fn explain(&self, candidates: [&Candidate; 2]) -> Option<[Vec<Run>; 2]> {
+        let seeds = 0..EXPLAINING;
+        let jobs: Vec<(&Candidate, u64)> =
+            candidates.iter().flat_map(|c| seeds.clone().map(move |n| (*c, n))).collect();
+        let one = |(candidate, n): (&Candidate, u64)| {
+            if self.observer.interrupt().is_some() {
+                return None;
+            }
+            let seed = self.request.seed.wrapping_add(n);
+            let world = self.fitting(World::as_given(&self.request.machine, seed));
+            self.simulate(candidate, &world, |seen| seen.run.clone()).ok()
+        };
+        let all: Option<Vec<Run>> =
+            self.pool.install(|| jobs.into_par_iter().with_max_len(1).map(one).collect());
+        let mut baseline = all?;
+        let candidate = baseline.split_off(EXPLAINING as usize);
+        Some([baseline, candidate])
     }
 
     /// Tells the observer how far the work is.

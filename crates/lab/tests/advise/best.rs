@@ -31,6 +31,11 @@ fn the_longest_slices_switch_least() {
     let text = question.text(&advice);
     assert!(text.contains("sudo scxlab attach vtime,slice_ns=20000000"), "{text}");
     assert!(text.contains("This holds in 12 of 12 worlds."), "{text}");
+    // What else differs follows from it: hogs lose their CPU less often.
+    let found = |metric| advice.differences.iter().find(|d| d.metric() == metric);
+    let lost = found("switches_involuntary").unwrap_or_else(|| panic!("{text}"));
+    assert!(lost.change.high < Some(-0.5), "{lost:?}");
+    assert!(found("context_switches").is_none() && text.contains("what else differs"), "{text}");
 }
 
 /// With a limit on what the editor waits, the long slices are out.

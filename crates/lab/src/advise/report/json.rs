@@ -3,12 +3,13 @@
 
 use serde::Serialize;
 
-use super::{Asked, command, goal_texts, why_stay};
+use super::{Asked, command, goal_texts, shown, why_stay};
 use crate::advise::candidate::LeftOut;
 use crate::advise::judge::Standing;
 use crate::advise::verify::Verified;
 use crate::advise::{Advice, CandidateResult, Place, TermResult};
 use crate::recorded::Pair;
+use crate::report::differences;
 use crate::scheduler::DEFAULT_CLASS;
 use crate::stats::{Change, Summary};
 
@@ -18,6 +19,8 @@ struct Document<'a> {
     candidates: Vec<Candidate<'a>>,
     goals: Vec<&'a str>,
     baseline: Vec<Quantity<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    differences: Option<Differences<'a>>,
     workload: &'a str,
     machine: &'a str,
     seed: u64,
@@ -34,6 +37,22 @@ struct Document<'a> {
     left_out: &'a [LeftOut],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     notes: &'a [String],
+}
+
+/// What else differs between the default class and a candidate.
+#[derive(Serialize)]
+struct Differences<'a> {
+    candidate: &'a str,
+    metrics: Vec<Difference<'a>>,
+}
+
+#[derive(Serialize)]
+struct Difference<'a> {
+    metric: &'a str,
+    unit: &'static str,
+    baseline: Summary,
+    candidate: Summary,
+    change: Change,
 }
 
 #[derive(Serialize)]
@@ -108,6 +127,10 @@ pub fn json(advice: &Advice, asked: &Asked<'_>, verified: Option<&Verified>) -> 
         candidates: advice.candidates.iter().map(|c| candidate(c, &texts)).collect(),
         goals: texts.clone(),
         baseline,
+        differences: shown(advice).map(|at| Differences {
+            candidate: &advice.candidates[at].scheduler,
+            metrics: advice.differences.iter().map(difference).collect(),
+        }),
         workload: asked.workload,
         machine: asked.machine,
         seed: asked.seed,
@@ -122,6 +145,11 @@ pub fn json(advice: &Advice, asked: &Asked<'_>, verified: Option<&Verified>) -> 
         notes: &advice.notes,
     };
     serde_json::to_string_pretty(&document).expect("advice is plain data") + "\n"
+}
+
+fn difference(of: &differences::Difference) -> Difference<'_> {
+    let (metric, unit) = (of.metric(), of.unit());
+    Difference { metric, unit, baseline: of.baseline, candidate: of.candidate, change: of.change }
 }
 
 fn recommendation<'a>(advice: &'a Advice, texts: &[&'a str]) -> Recommendation<'a> {
