@@ -65,10 +65,19 @@ pub fn differences(baseline: &[Run], candidate: &[Run]) -> Vec<Difference> {
         Difference { row, baseline, candidate, change }
     };
     metrics
-        .flat_map(|metric| metric.rows.iter().map(|row| MetricRow::declared(metric, row, None)))
+        .flat_map(|metric| {
+            metric.rows.iter().map(|row| alone(MetricRow::declared(metric, row, None)))
+        })
         .map(difference)
         .filter(|d| d.change.verdict == Verdict::Different && d.matters())
         .collect()
+}
+
+/// Returns the row with a label that needs no row above it.
+fn alone(row: MetricRow) -> MetricRow {
+    let label =
+        if row.label.starts_with(' ') { row.metric().to_owned() } else { row.label.clone() };
+    MetricRow { label, ..row }
 }
 
 /// Returns a table of differences.
