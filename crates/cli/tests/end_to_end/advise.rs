@@ -183,3 +183,28 @@ fn a_limit_rules_long_waits_out() {
     let advice = text(&[&asked[..], &["-g", &goals]].concat());
     assert!(advice.contains("Stay with eevdf"), "{advice}");
 }
+
+/// The replay of a recording is compared with it, if eevdf was its scheduler.
+#[test]
+fn a_recording_is_compared_with_its_replay() {
+    let folder = tempfile::tempdir().unwrap();
+    let advise = |scheduler: &str| {
+        let file = folder.path().join(format!("{scheduler}.pftrace")).display().to_string();
+        let run = ["run", "-s", scheduler, "-w", "schbench", "-m", "2c", "--duration", "100ms"];
+        assert!(output(&[&run[..], &["--trace", &file]].concat()).status.success());
+        let shown = text(&["workload", "show", &file]);
+        let args = ["advise", "-w", &file, "-m", &file, "-s", "vtime", "--rounds", "1+2"];
+        let advice = json(&[&args[..], &["-g", "max:throughput"]].concat());
+        check_schema(&advice);
+        (shown, advice)
+    };
+    let (shown, advice) = advise("eevdf");
+    assert!(shown.contains("replay under eevdf, as recorded"), "{shown}");
+    let figures = advice["replay"]["figures"].as_array().unwrap();
+    assert!(figures.iter().all(|figure| figure["differs"] == false), "{figures:?}");
+    let wakeups = figures.iter().find(|figure| figure["name"] == "wake-ups").unwrap();
+    assert!(wakeups["recorded"].as_u64().unwrap() > 100, "{wakeups}");
+    let (shown, advice) = advise("vtime");
+    assert!(shown.contains("not known: it was made under vtime"), "{shown}");
+    assert_eq!(advice["replay"]["unknown"], "it was made under vtime");
+}

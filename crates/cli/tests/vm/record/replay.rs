@@ -11,6 +11,7 @@ use std::fmt;
 use std::path::Path;
 
 use scxlab_lab::recorded::{self, Parameters};
+use scxlab_recording::Figures;
 use scxlab_trace::TaskName;
 use serde_json::Value;
 
@@ -102,7 +103,7 @@ struct Counts {
 type Names = BTreeMap<String, (String, usize)>;
 
 impl Counts {
-    fn of_recording(path: &str, bytes: &[u8]) -> (Counts, Names) {
+    fn of_recording(path: &str, bytes: &[u8], scheduler: &str) -> (Counts, Names) {
         let parameters = Parameters::parse(path, "").unwrap();
         let open = || -> std::io::Result<Box<dyn std::io::Read>> { Ok(Box::new(bytes)) };
         let read = recorded::read(path, &open, &parameters).unwrap_or_else(|why| panic!("{why}"));
@@ -112,14 +113,18 @@ impl Counts {
         let mut damage = read.imported.damage();
         damage.retain(|what| !what.starts_with("the recorder lost "));
         assert_eq!(damage, Vec::<String>::new());
+        assert_eq!(read.imported.scheduler.as_deref(), Some(scheduler), "{path}");
         let tasks = &read.history.tasks;
-        let (mut counts, mut names) = (Counts::default(), Names::new());
+        let figures = Figures::of(&read.history, &read.replay);
+        let mut counts = Counts {
+            voluntary: figures.voluntary as f64,
+            involuntary: figures.involuntary as f64,
+            wakeups: figures.wakeups as f64,
+            run_ns: BTreeMap::new(),
+        };
+        let mut names = Names::new();
         for (task, _) in tasks.iter().zip(&read.replay.kept).filter(|(_, kept)| **kept) {
             let TaskName { comm, pid, .. } = &task.name;
-            let left = task.sleeps.len() + usize::from(task.ended.is_some());
-            counts.voluntary += left as f64;
-            counts.involuntary += task.switches as f64 - left as f64;
-            counts.wakeups += task.sleeps.iter().filter(|s| s.until.is_some()).count() as f64;
             let alike = || tasks.iter().filter(|other| other.name.comm == *comm);
             let key = (comm.clone(), alike().filter(|other| other.name.pid < *pid).count());
             let single = alike().count() == 1;
@@ -214,7 +219,8 @@ fn compare(bench: &Bench, case: &Case, done: &Done) -> (String, Vec<String>) {
         let path = format!("/{name}.{recording}.pftrace");
         let files = decode(done, &path);
         assert_eq!(files.len(), 2, "{name}: {done}");
-        let read = files[..real.len()].iter().map(|bytes| Counts::of_recording(&path, bytes));
+        let read = files.iter().zip([RECORDED, PREDICTED]).take(real.len());
+        let read = read.map(|(bytes, scheduler)| Counts::of_recording(&path, bytes, scheduler));
         let (counts, names): (Vec<Counts>, Vec<Names>) = read.unzip();
         real.iter_mut().zip(counts).for_each(|(sum, counts)| sum.add(counts));
         let counts = simulate(bench, name, &files[0], &names[0]);
