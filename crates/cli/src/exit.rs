@@ -506,6 +506,7 @@ fn of_input(error: &InputError) -> Code {
         InputError::Workload(e) => of_workload(e),
         InputError::Recorded(
             RecordedError::Parameter { .. }
+            | RecordedError::Twice { .. }
             | RecordedError::Value { .. }
             | RecordedError::NoRecording { .. },
         ) => Code::Usage,

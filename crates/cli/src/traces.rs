@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use scxlab_lab::run::Run;
+use scxlab_lab::scheduler::DEFAULT_CLASS;
 use scxlab_lab::session::{RunKey, Session, SessionError};
 use scxlab_live::trace::Recording;
 use scxlab_page::{Collected, IntervalSink};
@@ -78,8 +79,10 @@ impl<'a> Traces<'a> {
                 let sink = PerfettoSink::new(out, machine);
                 let scheduler = self.session.schedulers[key.scheduler].label();
                 sinks.push(Box::new(match self.session.attach_after {
-                    None => sink.under(scheduler),
-                    Some(_) => sink,
+                    Some(_) if scheduler != DEFAULT_CLASS => {
+                        sink.under(&format!("{DEFAULT_CLASS}, then {scheduler}"))
+                    }
+                    _ => sink.under(scheduler),
                 }));
             }
             if let Some(Span { from, to }) = self.span {

@@ -186,12 +186,12 @@ fn gaps(recorded: &Recorded, understood: &Understanding) -> String {
     if history.lost > 0 {
         lines.push(format!("{} lost", plural(history.lost, "event")));
     }
-    lines.extend(recorded.replay.program.notes.iter().cloned());
-    let mut text = String::new();
-    if !lines.is_empty() {
-        text = format!("\nnot understood\n  {}\n", lines.join("\n  "));
-    }
-    text + UNTOLD
+    let section = |name: &str, lines: &[String]| match lines {
+        [] => String::new(),
+        lines => format!("\n{name}\n  {}\n", lines.join("\n  ")),
+    };
+    let notes = &recorded.replay.program.notes;
+    section("not understood", &lines) + &section("notes", notes) + UNTOLD
 }
 
 /// What no recording holds.
@@ -215,5 +215,5 @@ fn time(ns: u64) -> String {
         10_000_000..10_000_000_000 => ("ms", 1_000_000),
         _ => ("s", 1_000_000_000),
     };
-    format!("{} {unit}", (ns + scale / 2) / scale)
+    format!("{} {unit}", ns.saturating_add(scale / 2) / scale)
 }

@@ -7,7 +7,7 @@
 
 mod likeness;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -122,6 +122,8 @@ pub enum RecordedError {
     Parameter { file: String, text: String },
     #[error("{file}: {key} is a parameter of recordings, and the file is a workload of ops")]
     NoRecording { file: String, key: &'static str },
+    #[error("{file}: {key} is given twice")]
+    Twice { file: String, key: &'static str },
     #[error("{file}: {key} is \"{value}\", must be {expected}")]
     Value { file: String, key: &'static str, value: String, expected: &'static str },
 }
@@ -139,6 +141,9 @@ pub const PARAMETERS: [(&str, &str, &str); 7] = [
     ("scale", "N", "a number from 0.001 to 1000 with at most three decimals"),
     ("steps", "NAME", "a name or a pattern such as worker*"),
 ];
+
+/// Parameters that may be given several times.
+const SEVERAL: [&str; 2] = ["tasks", "steps"];
 
 fn parameters() -> String {
     let all = PARAMETERS.map(|(key, value, _)| format!("{key}={value}"));
@@ -169,12 +174,18 @@ impl Parameters {
     /// Parses `key=value` pairs, which commas separate.
     pub fn parse(file: &str, text: &str) -> Result<Parameters, RecordedError> {
         let mut parameters = Parameters::default();
+        let mut given = BTreeSet::new();
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (key, value) = (key.trim(), value.trim());
+            let known = PARAMETERS.into_iter().find(|(name, ..)| *name == key);
+            if let Some((key, ..)) = known.filter(|(key, ..)| !SEVERAL.contains(key))
+                && !given.insert(key)
+            {
+                return Err(RecordedError::Twice { file: file.to_owned(), key });
+            }
             if parameters.set(key, value).is_none() {
                 let file = file.to_owned();
-                let known = PARAMETERS.into_iter().find(|(name, ..)| *name == key);
                 return Err(match known {
                     Some((key, _, expected)) => {
                         RecordedError::Value { file, key, value: value.to_owned(), expected }
@@ -246,7 +257,7 @@ pub fn read(
     if scope.from > 0 && scope.from >= imported.length {
         return Err(RecordedError::Window {
             file: file.to_owned(),
-            length: TimeSpan(imported.length),
+            length: TimeSpan(rounded(imported.length)),
             from: TimeSpan(scope.from),
         });
     }

@@ -37,8 +37,8 @@ impl Figures {
             all.voluntary += left;
             all.involuntary += task.switches.saturating_sub(left);
             all.wakeups += wakeups(task);
-            all.run_ns += task.run_ns;
-            all.queue_ns += task.wait_ns;
+            all.run_ns = all.run_ns.saturating_add(task.run_ns);
+            all.queue_ns = all.queue_ns.saturating_add(task.wait_ns);
             end = end.zip(task.ended).map(|(a, b)| a.max(b));
         }
         all.length = end.unwrap_or(history.end).saturating_sub(history.start);

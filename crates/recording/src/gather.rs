@@ -153,18 +153,20 @@ impl Recorder {
             if let Some(task) = self.cpus.task(cpu) {
                 self.run_to(cpu, end);
                 let since = self.tracks[task as usize].switched_in;
-                self.history.tasks[task as usize].run_ns += end.saturating_sub(since);
+                self.history.tasks[task as usize].add_run(end.saturating_sub(since));
             }
         }
-        // A task that waits while a CPU is idle got one soon, at a switch that is missing.
+        // If events are missing, a task that waits while a CPU is idle got one soon, at a switch
+        // that is missing.
+        let is_whole = self.history.lost == 0 && self.history.inconsistent == 0;
         let all_busy = self.cpus.ids().all(|cpu| self.cpus.task(cpu).is_some());
         for task in 0..self.tracks.len() {
             self.forget_early(task as TaskIndex);
             self.close(task as TaskIndex);
             if let State::Ready { since } = self.tracks[task].state
-                && all_busy
+                && (is_whole || all_busy)
             {
-                self.history.tasks[task].wait_ns += end.saturating_sub(since);
+                self.history.tasks[task].add_wait(end.saturating_sub(since));
             }
         }
         self.history
@@ -390,7 +392,7 @@ impl Recorder {
         self.history.inconsistent += 1;
         let at = self.cpus.from(cpu);
         let since = self.tracks[task as usize].switched_in;
-        self.history.tasks[task as usize].run_ns += at.saturating_sub(since);
+        self.history.tasks[task as usize].add_run(at.saturating_sub(since));
         self.tracks[task as usize].state = self.sleep(at, task, false);
         self.set_task(at, cpu, None);
     }
@@ -419,7 +421,7 @@ impl Recorder {
         let dequeue = if sleeps { self.overhead.dequeue } else { 0 };
         self.run_to(cpu, at.saturating_sub(self.overhead.switch + mm + dequeue));
         let since = self.tracks[task as usize].switched_in;
-        self.history.tasks[task as usize].run_ns += at.saturating_sub(since);
+        self.history.tasks[task as usize].add_run(at.saturating_sub(since));
         self.tracks[task as usize].state = match state {
             PrevState::Runnable => State::Ready { since: at },
             PrevState::Exited => {
@@ -480,7 +482,7 @@ impl Recorder {
     fn switch_in(&mut self, at: Nanos, cpu: CpuId, task: TaskIndex) {
         match self.tracks[task as usize].state {
             State::Ready { since } => {
-                self.history.tasks[task as usize].wait_ns += at.saturating_sub(since);
+                self.history.tasks[task as usize].add_wait(at.saturating_sub(since));
             }
             // The recording has no wake-up.
             State::Asleep { sleep } => {

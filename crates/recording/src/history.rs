@@ -135,6 +135,16 @@ impl Sleep {
 }
 
 impl TaskHistory {
+    /// Adds time on a CPU. The times of a damaged file can be anything.
+    pub(crate) fn add_run(&mut self, ns: Nanos) {
+        self.run_ns = self.run_ns.saturating_add(ns);
+    }
+
+    /// Adds time in a run queue.
+    pub(crate) fn add_wait(&mut self, ns: Nanos) {
+        self.wait_ns = self.wait_ns.saturating_add(ns);
+    }
+
     /// Returns the work of all steps, in ns.
     pub fn work(&self) -> Nanos {
         let work = |step: &Step| if let Step::Work(ns) = step { *ns } else { 0 };

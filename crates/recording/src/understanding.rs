@@ -78,11 +78,12 @@ pub fn understand(history: &History, replay: &Replay) -> Understanding {
         let role = roles.entry(name.clone()).or_default();
         role.name = name.clone();
         role.tasks += 1;
-        role.run_ns += task.run_ns;
-        role.queue_ns += task.wait_ns;
         let work = task.work();
-        role.work_ns += work;
-        run_ns += task.run_ns;
+        // The times of a damaged file can be anything.
+        role.run_ns = role.run_ns.saturating_add(task.run_ns);
+        role.queue_ns = role.queue_ns.saturating_add(task.wait_ns);
+        role.work_ns = role.work_ns.saturating_add(work);
+        run_ns = u64::saturating_add(run_ns, task.run_ns);
         let mut explained = task.run_ns;
         for (sleep, after) in work_after(task) {
             let wait = replay.waits[i][sleep as usize];
@@ -101,7 +102,7 @@ pub fn understand(history: &History, replay: &Replay) -> Understanding {
                 *chain = (chain.0 + 1, chain.1.saturating_add(after));
             }
         }
-        explained_ns += explained;
+        explained_ns = u64::saturating_add(explained_ns, explained);
     }
     let mut roles: Vec<Role> = roles.into_values().collect();
     roles.sort_by_key(|role| std::cmp::Reverse(role.run_ns));

@@ -16,7 +16,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 /// The fault that a canary commits after it has run correctly for `ENQUEUES_BEFORE_FAULT` enqueues.
-/// `IgnoreQueue` and `ForgetWaits` last; after any other fault, the canary counts enqueues from 0 again.
+/// `IgnoreQueue` and `ForgetWaits` last; after any other fault, the canary counts enqueues from 0
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InjectedFault {
     None,

@@ -17,7 +17,7 @@ use scxlab_workload::program::TimeSpan;
 
 use crate::metric::{
     self, Better, GUEST_FLUSH_WAIT, GUEST_LOCK_WAIT, GUEST_WAKEUP_LATENCY, LOCK_WAIT, Metric, Part,
-    RUN_QUEUE_WAIT, Unit, WAKEUP_LATENCY,
+    RUN_QUEUE_WAIT, Unit, WAKEUP_LATENCY, WEIGHT_ERROR,
 };
 
 /// All goals of a request, in the order of their importance.
@@ -316,7 +316,11 @@ fn parse_bound(term: &Term, text: &str, sign: usize) -> Result<f64, Mistake> {
 impl Measure {
     /// Tells whether the quantity is this metric.
     pub fn is_metric(&self, metric: &str) -> bool {
-        matches!(self, Measure::Metric(name) if name == metric)
+        match self {
+            Measure::Metric(name) => name == metric,
+            Measure::Unfairness => metric == WEIGHT_ERROR.name,
+            _ => false,
+        }
     }
 
     /// Parses a value of this quantity: a time, a share in percent or a number.

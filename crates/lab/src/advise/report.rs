@@ -55,7 +55,7 @@ pub fn document(advice: &Advice, asked: &Asked<'_>, verified: Option<&Verified>)
         document.push_text("\n");
         document.push(comparison(shown, asked.unit));
         if !advice.differences.is_empty() {
-            document.push_text("\nwhat else differs, in runs as given\n");
+            document.push_text("\nwhat else differs, in four other runs of each as requested\n");
             let names = [DEFAULT_CLASS, &shown.scheduler];
             document.push(differences::table(names, &advice.differences));
         }
@@ -311,6 +311,7 @@ fn verdict(candidate: &CandidateResult, goals: &Goals) -> String {
         Standing::Same if candidate.terms.iter().any(|t| t.paired.differs_too_little()) => {
             format!("differs from {DEFAULT_CLASS} by too little")
         }
+        Standing::Same if gains_too_little(candidate) => "gains too little for a change".to_owned(),
         Standing::Same => format!("cannot be told from {DEFAULT_CLASS}"),
     }
 }
@@ -389,6 +390,9 @@ fn remarks(advice: &Advice, asked: &Asked<'_>) -> String {
         text.push_str(
             "\nDifferences that are too small to matter count as equal (docs/guide/advise.md).",
         );
+    }
+    if advice.rounds.search == 0 {
+        return text + "\n";
     }
     let _ = writeln!(
         text,

@@ -222,7 +222,7 @@ impl<'a> Trials<'a> {
     pub fn interrupted(&self) -> Option<String> {
         self.observer.interrupt().or_else(|| {
             let is_over = self.time_left().is_some_and(|left| left.is_zero());
-            is_over.then(|| "the budget is used".to_owned())
+            is_over.then(|| "the budget is used; a longer --budget has more".to_owned())
         })
     }
 

@@ -27,8 +27,8 @@ const NOISE_PERMILLE: u32 = 10;
 /// A run of a program that ends by itself is cut off at so many times the recording's length.
 const CAP: u64 = 10;
 
-/// Counts below this one differ by chance.
-const FEW: u64 = 100;
+/// Counts differ by chance by so many times their square root.
+const CHANCE: u64 = 2;
 
 /// Time in run queues below this part of the CPU time differs by chance.
 const SHORT: u64 = 100;
@@ -89,25 +89,30 @@ impl Likeness {
     pub fn pairs(&self) -> Vec<Pair> {
         let (a, b) = (&self.recorded, &self.replayed);
         let progress = match self.is_finite {
-            true => ("length", "ns", a.length, b.length, 1),
-            false => ("units of work", "", a.units, b.units, 1),
+            true => ("length", "ns", a.length, b.length, 0),
+            false => ("units of work", "", a.units, b.units, by_chance(a.units)),
         };
         let all = [
             progress,
-            ("CPU time", "ns", a.run_ns, b.run_ns, 1),
+            ("CPU time", "ns", a.run_ns, b.run_ns, 0),
             ("time in run queues", "ns", a.queue_ns, b.queue_ns, a.run_ns / SHORT),
-            ("voluntary switches", "", a.voluntary, b.voluntary, FEW),
-            ("involuntary switches", "", a.involuntary, b.involuntary, FEW),
-            ("wake-ups", "", a.wakeups, b.wakeups, FEW),
+            ("voluntary switches", "", a.voluntary, b.voluntary, by_chance(a.voluntary)),
+            ("involuntary switches", "", a.involuntary, b.involuntary, by_chance(a.involuntary)),
+            ("wake-ups", "", a.wakeups, b.wakeups, by_chance(a.wakeups)),
         ];
-        let pair = |(name, unit, recorded, replayed, least): (_, _, u64, u64, u64)| {
-            let apart = u128::from(recorded.abs_diff(replayed)) * 100;
-            let differs = recorded.max(replayed) >= least.max(1)
-                && apart > u128::from(recorded) * u128::from(TOLERANCE_PERCENT);
+        let pair = |(name, unit, recorded, replayed, chance): (_, _, u64, u64, u64)| {
+            let apart = recorded.abs_diff(replayed).saturating_sub(chance);
+            let differs =
+                u128::from(apart) * 100 > u128::from(recorded) * u128::from(TOLERANCE_PERCENT);
             Pair { name, unit, recorded, replayed, differs }
         };
         all.map(pair).into()
     }
+}
+
+/// Returns by how much a count may differ by chance.
+fn by_chance(count: u64) -> u64 {
+    CHANCE * count.max(1).isqrt()
 }
 
 /// Runs a replay under the default class.

@@ -127,3 +127,55 @@ fn the_recordings_scheduler_is_known() {
     }
     assert!(recorded(&machine, &program, Terms::exact(1, 50 * MS)).likeness().is_ok());
 }
+
+/// The timeout of a poll is pending while a server waits, so that its CPU does not sleep deeply,
+/// and the server polls again after it.
+#[test]
+fn the_timeouts_of_polls_are_replayed() {
+    for (machine, sleep) in [("laptop-4c8t", 3), ("1n2c1t", 25), ("2n4c2t", 55)] {
+        let text = format!(
+            "[[thread]]\nname = 'client'\nops = [{{ loop = {{ ops = [{{ sleep = '{sleep}ms' }}, \
+             {{ compute = '100us' }}, {{ write = {{ pipe = 'ask', bytes = 100 }} }}, \
+             {{ read = {{ pipe = 'answer', bytes = 10 }} }}, {{ count = 1 }}] }} }}]\n\
+             [[thread]]\nname = 'server'\nops = [{{ loop = {{ ops = [{{ poll = {{ pipes = ['ask'], \
+             bytes = 100, timeout = '10ms', again = true }} }}, {{ compute = '200us' }}, \
+             {{ write = {{ pipe = 'answer', bytes = 10 }} }}] }} }}]"
+        );
+        let machine = Arc::new(Machine::resolve(machine).unwrap());
+        let program = load("w.toml", &text).unwrap();
+        let terms = |seed| Terms::noisy(seed, 1000 * MS);
+        let (original, bytes) = record_on(&machine, &program, terms(1));
+        let recorded = read(&bytes, "").unwrap();
+        let replayed = run_on(&machine, "eevdf", &recorded.replay.program, terms(1));
+        let about = format!("{}, {sleep} ms", machine.name);
+        for name in ["wakeup_latency_p50", "wakeups", "cpu_busy", "throughput"] {
+            let apart = percent(super::metric(&replayed, name), super::metric(&original, name));
+            assert!(apart.abs() <= 5.0, "{about}: {name} {apart:+.1} %");
+        }
+        assert_eq!(off(&recorded.likeness().unwrap()), [""; 0], "{about}");
+    }
+}
+
+/// A task that waits at the end of the recording has waited until then, if no event is missing.
+#[test]
+fn waits_last_until_the_end() {
+    let text = "[[thread]]\nname = 'hog'\npolicy = { fifo = 2 }\ncpus = '0'\ndelay = '100ms'\n\
+                ops = [{ loop = { ops = [{ compute = '1ms' }, { count = 1 }] } }]\n\
+                [[thread]]\nname = 'starved'\npolicy = { fifo = 1 }\ncpus = '0'\n\
+                ops = [{ loop = { ops = [{ compute = '1ms' }] } }]";
+    let machine = Arc::new(Machine::resolve("1n2c1t").unwrap());
+    let terms = Terms::exact(1, 1000 * MS);
+    let recorded = recorded(&machine, &load("w.toml", text).unwrap(), terms);
+    let likeness = recorded.likeness().unwrap();
+    assert!(likeness.recorded.queue_ns > 890 * MS, "{likeness:?}");
+    assert_eq!(off(&likeness), [""; 0], "{likeness:?}");
+}
+
+#[test]
+fn a_parameter_is_given_once() {
+    let machine = Arc::new(Machine::resolve("1c").unwrap());
+    let (_, bytes) = record_on(&machine, &generated("hogs,tasks=1"), Terms::exact(1, 10 * MS));
+    assert!(read(&bytes, "tasks=h*,tasks=x").is_ok());
+    let error = read(&bytes, "scale=2,scale=3").err().unwrap().to_string();
+    assert!(error.contains("scale is given twice"), "{error}");
+}

@@ -73,12 +73,23 @@ pub fn items(plan: &Plan<'_>, task: TaskIndex) -> Vec<Item> {
     let t = &plan.history.tasks[task as usize];
     let timers = Timers::of(plan, task);
     let at = t.born;
-    let mut pass = Pass { plan, task, timers, items: Vec::new(), at, debt: 0, polls: false };
+    let mut pass = Pass {
+        plan,
+        task,
+        timers,
+        items: Vec::new(),
+        at,
+        debt: 0,
+        polls: None,
+        polls_again: false,
+    };
     for (i, step) in t.steps.iter().enumerate() {
         pass.end_work(step);
         match *step {
+            Step::Work(_) if pass.polls_again => {}
             Step::Work(work) => pass.work(work),
             Step::Call(at, call) => {
+                pass.polls_again = false;
                 pass.at = at;
                 pass.call(i, call);
             }
@@ -176,6 +187,9 @@ impl Act {
     }
 }
 
+/// Work below this part of a poll's timeout is hardly any.
+const HARDLY: Nanos = 100;
+
 struct Pass<'a> {
     plan: &'a Plan<'a>,
     task: TaskIndex,
@@ -185,8 +199,10 @@ struct Pass<'a> {
     at: Nanos,
     /// Costs of ops that the recording did not have, or had as part of its work.
     debt: Nanos,
-    /// Whether the task polls before its next read.
-    polls: bool,
+    /// The task polls before its next read, with this timeout.
+    polls: Option<Option<Nanos>>,
+    /// Whether the task is between a poll's timeout and the next poll, which is part of it.
+    polls_again: bool,
 }
 
 impl Pass<'_> {
@@ -235,7 +251,7 @@ impl Pass<'_> {
         match call {
             Call::Write { object, bytes, .. } => self.transfer(at, call, object, bytes),
             Call::Read { object, bytes, .. } => self.transfer(at, call, object, bytes),
-            Call::Poll { .. } => self.polls = true,
+            Call::Poll { timeout } => self.polls = Some(timeout),
             Call::SleepUntil { at: end } => {
                 match self.timers.call(self.plan.since_birth(self.task, end)) {
                     Some(timer) => self.op(timer),
@@ -268,7 +284,7 @@ impl Pass<'_> {
     }
 
     fn transfer(&mut self, at: usize, call: Call, object: u64, recorded: u64) {
-        let polls = std::mem::take(&mut self.polls);
+        let polls = self.polls.take();
         let channels = &self.plan.channels;
         if !channels.has(object) {
             let overhead = &self.plan.overhead;
@@ -279,15 +295,18 @@ impl Pass<'_> {
         let with = channels.parties(object).find(|t| !repeats(t));
         let bytes = channels.bytes(self.task, at as u32, recorded);
         let pipe = channels::name(object);
-        match call {
+        match (call, polls) {
             _ if bytes == 0 => {}
-            Call::Write { .. } => self.push(Act::Op(Op::Write { pipe, bytes }), with),
-            _ if polls => {
+            (Call::Write { .. }, _) => self.push(Act::Op(Op::Write { pipe, bytes }), with),
+            (_, Some(timeout)) => {
+                // A poll that does not wait tells nothing of how long the next one may.
+                let timeout = timeout.filter(|length| *length > 0).map(TimeSpan);
+                let again = timeout.is_some();
                 let pipes = channels.polled_with(self.task, object);
                 let pipes = pipes.into_iter().map(channels::name).collect();
-                self.push(Act::Op(Op::Poll { pipes, bytes, timeout: None }), with);
+                self.push(Act::Op(Op::Poll { pipes, bytes, timeout, again }), with);
             }
-            _ => self.push(Act::Op(Op::Read { pipe, bytes }), with),
+            (_, None) => self.push(Act::Op(Op::Read { pipe, bytes }), with),
         }
     }
 
@@ -346,6 +365,9 @@ impl Pass<'_> {
             Wait::Open | Wait::Channel | Wait::Timer | Wait::Start => {}
             Wait::Barrier(object) => self.barrier(object),
             Wait::Mutex(object) => self.acquired(object),
+            Wait::For(length) if self.polled_again(recorded.step as usize, length) => {
+                self.polls_again = true;
+            }
             Wait::For(length) => self.op(Op::Sleep(TimeSpan(length))),
             Wait::Dependency => {
                 let plan = self.plan;
@@ -371,6 +393,30 @@ impl Pass<'_> {
                 self.op(arrival);
             }
         }
+    }
+
+    /// Whether a wait is a poll's timeout, after which the task does hardly anything but poll again
+    /// until it reads from a channel. Its op then polls again by itself, because data may come
+    /// earlier or later than in the recording.
+    fn polled_again(&self, at: usize, timeout: Nanos) -> bool {
+        let steps = &self.plan.history.tasks[self.task as usize].steps;
+        if !matches!(steps[..at].last(), Some(Step::Call(_, Call::Poll { .. }))) {
+            return false;
+        }
+        let (mut work, mut polls) = (0, 0);
+        for step in &steps[at + 1..] {
+            match step {
+                Step::Work(ns) if polls == 0 => work += ns,
+                Step::Call(_, Call::Poll { .. }) => polls += 1,
+                Step::Call(_, Call::Read { object, .. }) => {
+                    let is_part = polls > 0 && work <= timeout / HARDLY;
+                    return is_part && self.plan.channels.has(*object);
+                }
+                Step::Work(_) | Step::Sleep(_) | Step::Wake(..) => {}
+                Step::Call(..) | Step::Fork(_) | Step::Change(_) => return false,
+            }
+        }
+        false
     }
 
     fn change(&mut self, change: u32) {

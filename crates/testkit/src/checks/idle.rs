@@ -49,8 +49,8 @@ impl IdleWatch {
 const COUNT: &str = "the metrics count the CPUs that could have waiting tasks";
 
 /// Compares the number of CPUs that count in `Metrics::idle_while_waiting` with the largest number
-/// of idle CPUs that can be given a waiting task each. Where sets of CPUs overlap, the metric may be
-/// less, but no less than half.
+/// of idle CPUs that can be given a waiting task each. Where sets of CPUs overlap, the metric may
+/// be less, but no less than half.
 pub(super) fn count(k: &Kernel, broken: &mut Vec<Violation>) {
     if k.metrics.hotplugged {
         return;

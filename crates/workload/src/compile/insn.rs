@@ -207,6 +207,7 @@ pub struct Poll {
     pub pipes: Vec<ObjectRef>,
     pub bytes: u64,
     pub timeout: Option<Nanos>,
+    pub again: bool,
 }
 
 /// An extended attribute that `Insn::SetXattr` sets on a cgroup's directory.
@@ -333,10 +334,10 @@ impl Lowering<'_> {
             Op::Read { pipe, bytes } => {
                 Insn::Read { pipe: self.object(ObjectKind::Pipe, pipe), bytes: *bytes }
             }
-            Op::Poll { pipes, bytes, timeout } => {
+            Op::Poll { pipes, bytes, timeout, again } => {
                 let pipes = pipes.iter().map(|pipe| self.object(ObjectKind::Pipe, pipe)).collect();
                 let timeout = timeout.map(|span| span.0);
-                let poll = Poll { pipes, bytes: *bytes, timeout };
+                let poll = Poll { pipes, bytes: *bytes, timeout, again: *again };
                 Insn::Poll(push(&mut self.out.tables.polls, poll))
             }
             Op::SpinLock(n) => Insn::SpinLock(self.object(ObjectKind::SpinLock, n)),

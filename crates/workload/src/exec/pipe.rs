@@ -168,7 +168,8 @@ impl Executor {
     /// Reads from the first pipe of the list that has bytes, or waits in all of them.
     pub(super) fn poll(&mut self, sys: &mut dyn Sys, t: usize, index: u32) -> Flow {
         let poll = &self.compiled.tables.polls[index as usize];
-        let (bytes, timeout, count) = (poll.bytes, poll.timeout, poll.pipes.len());
+        let (bytes, timeout, again) = (poll.bytes, poll.timeout, poll.again);
+        let count = poll.pipes.len();
         let pipe = |exec: &Executor, i: usize| {
             let poll = &exec.compiled.tables.polls[index as usize];
             poll.pipes[i].index(&exec.threads[t].binding)
@@ -182,6 +183,10 @@ impl Executor {
             }
         }
         let first = pipe(self, 0);
+        let is_over = |until: Option<Nanos>, now: Nanos| until.is_some_and(|at| now >= at);
+        if ready.is_none() && again && waited.is_some_and(|until| is_over(until, sys.now())) {
+            waited = None;
+        }
         if waited.is_none() && !self.threads[t].paid {
             sys.note_call(Call::Poll { timeout });
             sys.charge(self.costs.pipe(self.pipes[first].kind, 0));
@@ -193,7 +198,7 @@ impl Executor {
         }
         let now = sys.now();
         let until = waited.unwrap_or_else(|| timeout.map(|length| now.saturating_add(length)));
-        if until.is_some_and(|at| now >= at) {
+        if is_over(until, now) && !again {
             return Flow::Next;
         }
         for i in 0..count {

@@ -129,7 +129,8 @@ impl Thread {
         for (i, to) in fds[..pipes.len()].iter_mut().enumerate() {
             to.fd = self.env.shared.pipes[index(i)].read_fd.load(Relaxed);
         }
-        let until = poll.timeout.map(|length| self.now().saturating_add(length));
+        let end = || poll.timeout.map(|length| self.now().saturating_add(length));
+        let mut until = end();
         // A thread with a timeout goes on by itself: it is in no deadlock.
         let object = if until.is_some() { WaitObject::Nothing } else { WaitObject::PipePoll };
         self.waiting(object, index(0));
@@ -141,6 +142,7 @@ impl Thread {
             // SAFETY: `fds` has at least `count` entries; `left` is null or valid for the call.
             let got = unsafe { libc::ppoll(fds.as_mut_ptr(), count, left, std::ptr::null()) };
             match sys::checked(got.into()) {
+                Ok(0) if poll.again => until = end(),
                 Ok(_) => break fds[..pipes.len()].iter().position(|fd| fd.revents != 0),
                 Err(libc::EINTR) => {}
                 Err(errno) => {

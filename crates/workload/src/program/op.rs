@@ -262,6 +262,9 @@ ops! {
         /// Time after which the op returns without having read. Default: never.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout: Timeout,
+        /// After the timeout, poll again, until a pipe can be read, as servers do. Default: false.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        again: Flag,
     },
         native: "`ppoll` on the read ends of the pipes or sockets, then a read as by `read`. If another \
             reader was faster in between, that read waits.";

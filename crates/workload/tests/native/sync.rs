@@ -145,6 +145,15 @@ fn polls_wait_for_any_pipe() {
         let reader = task(&report, "r");
         assert!(reader.ended_ns - reader.began_ns >= 20_000_000, "{kind}");
     }
+    // A poll that polls again outlasts its timeout.
+    let report = run_clean(
+        "[[thread]]\nname = 'w'\nops = [{ sleep = '30ms' }, { write = { pipe = 'p', bytes = 10 } }]\n\
+         [[thread]]\nname = 'r'\nops = [{ poll = { pipes = ['p'], bytes = 10, timeout = '5ms', \
+         again = true } }, { count = 1 }]",
+    );
+    assert_eq!(report.work_units(), 1);
+    let reader = task(&report, "r");
+    assert!(reader.ended_ns - reader.began_ns >= 20_000_000);
     // A poll that nothing can end is a deadlock, and is reported with a pipe's name.
     let program =
         program("[[thread]]\nname = 'r'\nops = [{ poll = { pipes = ['p', 'q'], bytes = 1 } }]");
