@@ -18,7 +18,10 @@ use crate::metric::{Metric, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY, WAKEUPS, W
 use crate::prepare::Prepared;
 use crate::run::Run;
 use crate::scheduler::DEFAULT_CLASS;
+use crate::session::MAX_LENGTH;
 use crate::sim::{SimSpec, simulate};
+
+const NS_PER_SEC: u64 = 1_000_000_000;
 
 /// Noise in the lengths of work, without which threads that run in step make of their waits
 /// whatever one order of events happens to be.
@@ -67,6 +70,9 @@ impl Likeness {
         program: &Program,
         machine: &Arc<Machine>,
     ) -> Result<Likeness, String> {
+        if recorded.length > MAX_LENGTH {
+            return Err(format!("it is longer than the {} s of a run", MAX_LENGTH / NS_PER_SEC));
+        }
         let run = run(program, machine, recorded.length)?;
         let is_finite = program.duration.is_none();
         Ok(Likeness { recorded, replayed: figures(&run), is_finite })
@@ -121,7 +127,7 @@ fn run(program: &Program, machine: &Arc<Machine>, length: u64) -> Result<Run, St
     let eevdf = Prepared::simulated(&eevdf, machine).map_err(|e| e.to_string())?;
     let perturb = Perturb { start_offset_max: 0, compute_noise_permille: NOISE_PERMILLE };
     let spec = SimSpec {
-        cap: Some(length.saturating_mul(CAP)),
+        cap: Some(length.saturating_mul(CAP).min(MAX_LENGTH)),
         perturb,
         ..SimSpec::new(machine, program, &eevdf, 1)
     };

@@ -179,3 +179,18 @@ fn a_parameter_is_given_once() {
     let error = read(&bytes, "scale=2,scale=3").err().unwrap().to_string();
     assert!(error.contains("scale is given twice"), "{error}");
 }
+
+/// A file whose clock jumps far ahead is not simulated for that long.
+#[test]
+fn a_recording_of_years_is_not_compared() {
+    let switch = |s: u64, prev: &str, next: &str| {
+        format!(
+            "{prev} (1) [000] d..2. {s}.000000: sched_switch: prev_comm=a prev_pid=10 \
+             prev_prio=120 prev_state=S ==> next_comm={next} next_pid=11 next_prio=120\n"
+        )
+    };
+    let text =
+        format!("# tracer: nop\n{}{}", switch(1, "a-10", "b"), switch(9_000_000_000, "a-10", "b"));
+    let why = read(text.as_bytes(), "").unwrap().likeness().unwrap_err();
+    assert!(why.contains("longer than the 86400 s"), "{why}");
+}
