@@ -310,8 +310,8 @@ pub fn read(
     Ok(Recorded { machine, knows_machine, imported, history, replay, options, repeat })
 }
 
-/// A replay whose distance from the recording is below this one is like it.
-const NEAR: f64 = 0.1;
+/// A replay whose distance from the recording is below this one, in thousandths, is like it.
+const NEAR: u128 = 100;
 
 /// Tells why the waits for mutexes have to become dependencies, if they do: the inferred uses do
 /// not make the tasks wait as they did, and dependencies do.
@@ -327,16 +327,16 @@ fn without_mutexes(
         compared(&scxlab_recording::infer(history, machine, &options).ok()?)
     };
     // A replay that cannot be compared is further off than any other.
-    let far = |like: &Option<Likeness>| like.as_ref().map_or(f64::INFINITY, Likeness::distance);
+    let far = |like: &Option<Likeness>| like.as_ref().map_or(u128::MAX, Likeness::distance);
     let used = match options.scale.is_one() {
         true => compared(used),
         false => compared_with(Mutexes::Used),
     };
-    if far(&used) < NEAR || 2.0 * far(&compared_with(Mutexes::Dependencies)) > far(&used) {
+    if far(&used) < NEAR || far(&compared_with(Mutexes::Dependencies)) > far(&used) / 2 {
         return None;
     }
     let how = match used {
-        Some(like) => format!("has {:.2} times its speed", like.speed()),
+        Some(like) => format!("has {} % of its speed", like.speed_percent()),
         None => "does not end".to_owned(),
     };
     Some(format!(

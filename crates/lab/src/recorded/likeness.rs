@@ -78,17 +78,27 @@ impl Likeness {
         Ok(Likeness { recorded, replayed: figures(&run), is_finite })
     }
 
-    /// Returns the work of the replay in a time, relative to the recording's.
-    pub(super) fn speed(&self) -> f64 {
-        let of = |figures: &Figures| figures.units.max(1) as f64 / figures.length.max(1) as f64;
-        of(&self.replayed) / of(&self.recorded)
+    /// Returns numbers with the ratio of the speeds of replay and recording: work in a time.
+    fn speeds(&self) -> [u128; 2] {
+        let cross = |work: &Figures, time: &Figures| {
+            u128::from(work.units.max(1)) * u128::from(time.length.max(1))
+        };
+        [cross(&self.replayed, &self.recorded), cross(&self.recorded, &self.replayed)]
     }
 
-    /// Returns how far apart the speeds, and the CPU times, of both are: the sum of the logarithms
-    /// of their ratios, without signs.
-    pub(super) fn distance(&self) -> f64 {
-        let cpu = self.replayed.run_ns.max(1) as f64 / self.recorded.run_ns.max(1) as f64;
-        self.speed().ln().abs() + cpu.ln().abs()
+    /// Returns the speed of the replay in percent of the recording's.
+    pub(super) fn speed_percent(&self) -> u128 {
+        let [replayed, recorded] = self.speeds();
+        replayed.saturating_mul(100) / recorded.max(1)
+    }
+
+    /// Returns how far apart the speeds, and the CPU times, of both are: the sum of the differences
+    /// in thousandths of the smaller one.
+    pub(super) fn distance(&self) -> u128 {
+        let apart = |a: u128, b: u128| a.abs_diff(b).saturating_mul(1000) / a.min(b).max(1);
+        let [replayed, recorded] = self.speeds();
+        let cpu = apart(self.replayed.run_ns.into(), self.recorded.run_ns.into());
+        apart(replayed, recorded).saturating_add(cpu)
     }
 
     /// Returns the figures side by side.
