@@ -55,7 +55,7 @@ pub fn document(advice: &Advice, asked: &Asked<'_>, verified: Option<&Verified>)
         document.push_text("\n");
         document.push(comparison(shown, asked.unit));
         if !advice.differences.is_empty() {
-            document.push_text("\nwhat else differs, in four other runs of each as requested\n");
+            document.push_text("\nwhat else differs, in other runs as requested\n");
             let names = [DEFAULT_CLASS, &shown.scheduler];
             document.push(differences::table(names, &advice.differences));
         }

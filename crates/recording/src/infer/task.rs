@@ -3,6 +3,8 @@
 //!
 //! Owns: the op for each step, by the meanings of waits, futexes and channels.
 
+use std::collections::BTreeSet;
+
 use scxlab_machine::Nanos;
 use scxlab_trace::Call;
 use scxlab_workload::program::{Op, TimeSpan, TimerMode};
@@ -81,6 +83,7 @@ pub fn items(plan: &Plan<'_>, task: TaskIndex) -> Vec<Item> {
         at,
         debt: 0,
         polls: None,
+        timeouts: timeouts(plan, task),
         polls_again: false,
     };
     for (i, step) in t.steps.iter().enumerate() {
@@ -190,6 +193,38 @@ impl Act {
 /// Work below this part of a poll's timeout is hardly any.
 const HARDLY: Nanos = 100;
 
+/// Returns the waits that are a poll's timeout, after which the task does hardly anything but poll
+/// again until it reads from a channel. Its op then polls again by itself, because data may come
+/// earlier or later than in the recording.
+fn timeouts(plan: &Plan<'_>, task: TaskIndex) -> BTreeSet<u32> {
+    let steps = &plan.history.tasks[task as usize].steps;
+    let mut timeouts = BTreeSet::new();
+    // From the step on: whether such a read comes, and the work until the next poll before it.
+    let (mut reads, mut work) = (false, None);
+    for (i, step) in steps.iter().enumerate().rev() {
+        match step {
+            Step::Call(_, Call::Read { object, .. }) => {
+                (reads, work) = (plan.channels.has(*object), None);
+            }
+            Step::Call(_, Call::Poll { .. }) => work = Some(0),
+            Step::Work(ns) => work = work.map(|work: Nanos| work.saturating_add(*ns)),
+            Step::Sleep(sleep) => {
+                let before = i.checked_sub(1).map(|before| &steps[before]);
+                if let (Some(Step::Call(_, Call::Poll { timeout: Some(timeout) })), Some(work)) =
+                    (before, work)
+                    && reads
+                    && work <= timeout / HARDLY
+                {
+                    timeouts.insert(*sleep);
+                }
+            }
+            Step::Wake(..) => {}
+            Step::Call(..) | Step::Fork(_) | Step::Change(_) => (reads, work) = (false, None),
+        }
+    }
+    timeouts
+}
+
 struct Pass<'a> {
     plan: &'a Plan<'a>,
     task: TaskIndex,
@@ -201,6 +236,8 @@ struct Pass<'a> {
     debt: Nanos,
     /// The task polls before its next read, with this timeout.
     polls: Option<Option<Nanos>>,
+    /// Waits that are timeouts of polls, and part of the next poll.
+    timeouts: BTreeSet<u32>,
     /// Whether the task is between a poll's timeout and the next poll, which is part of it.
     polls_again: bool,
 }
@@ -365,9 +402,7 @@ impl Pass<'_> {
             Wait::Open | Wait::Channel | Wait::Timer | Wait::Start => {}
             Wait::Barrier(object) => self.barrier(object),
             Wait::Mutex(object) => self.acquired(object),
-            Wait::For(length) if self.polled_again(recorded.step as usize, length) => {
-                self.polls_again = true;
-            }
+            Wait::For(_) if self.timeouts.contains(&sleep) => self.polls_again = true,
             Wait::For(length) => self.op(Op::Sleep(TimeSpan(length))),
             Wait::Dependency => {
                 let plan = self.plan;
@@ -393,30 +428,6 @@ impl Pass<'_> {
                 self.op(arrival);
             }
         }
-    }
-
-    /// Whether a wait is a poll's timeout, after which the task does hardly anything but poll again
-    /// until it reads from a channel. Its op then polls again by itself, because data may come
-    /// earlier or later than in the recording.
-    fn polled_again(&self, at: usize, timeout: Nanos) -> bool {
-        let steps = &self.plan.history.tasks[self.task as usize].steps;
-        if !matches!(steps[..at].last(), Some(Step::Call(_, Call::Poll { .. }))) {
-            return false;
-        }
-        let (mut work, mut polls) = (0, 0);
-        for step in &steps[at + 1..] {
-            match step {
-                Step::Work(ns) if polls == 0 => work += ns,
-                Step::Call(_, Call::Poll { .. }) => polls += 1,
-                Step::Call(_, Call::Read { object, .. }) => {
-                    let is_part = polls > 0 && work <= timeout / HARDLY;
-                    return is_part && self.plan.channels.has(*object);
-                }
-                Step::Work(_) | Step::Sleep(_) | Step::Wake(..) => {}
-                Step::Call(..) | Step::Fork(_) | Step::Change(_) => return false,
-            }
-        }
-        false
     }
 
     fn change(&mut self, change: u32) {
