@@ -153,6 +153,14 @@ fn mistakes_are_named_with_their_line() {
             "[fitted.f]\nvalue = '1'\ndefault = '1'\ngrid = ['1']\nfrom = 'o'\nwhy = 'w'",
             "f has its factor from another thread, and a grid or cells",
         ),
+        (
+            "[[twin]]\nwhen = { n = 1 }\nwith = { n = '3' }\nwhy = 'w'",
+            "experiments/t.toml:11: no published row is this twin: n=3, column=old, table=times",
+        ),
+        (
+            "[[twin]]\nwhen = { n = 3 }\nwith = { n = '1' }\nwhy = 'w'",
+            "experiments/t.toml:11: this twin is of figures that do not exist",
+        ),
     ];
     for (more, expected) in cases {
         let error = plan(more).err().map(|e| e.to_string()).unwrap_or_default();
@@ -209,6 +217,31 @@ fn disagreement_costs() {
     assert_eq!(agreement(&[12.0, 12.0]), (0.5, Verdict::Sign));
     assert_eq!(agreement(&[9.99, 9.99]), (0.5, Verdict::Sign));
     assert_eq!(agreement(&[8.0, -1.0]), (0.5, Verdict::Failed));
+}
+
+/// A thread whose twins contradict each other agrees with itself as little, whatever is predicted; a
+/// prediction that fails counts as one that disagrees.
+#[test]
+fn twins_tell_how_far_a_thread_agrees_with_itself() {
+    let scored = |twins: &str, new: [&[f64]; 2]| {
+        let plan =
+            plan(&format!("{twins}[[rule]]\nwhen = {{ column = 'new' }}\nscheduler = 'vtime'"));
+        let runs = runs(&[&[10.0, 10.0], new[0], &[20.0, 20.0], new[1]]);
+        let report = report(&plan.unwrap(), &runs, 2);
+        let all = report.score_of("all").unwrap();
+        (all.twin_cells, all.twin_agreement, all.twin_cells_sign_agreement)
+    };
+    let twin = |n: u32, other: u32| {
+        format!("[[twin]]\nwhen = {{ n = {n} }}\nwith = {{ n = '{other}' }}\nwhy = 'w'\n")
+    };
+    let right: [&[f64]; 2] = [&[8.0, 8.0], &[22.0, 22.0]];
+    assert_eq!(scored("", right), (0, None, None));
+    assert_eq!(scored(&twin(1, 2), right), (1, Some(0.0), Some(1.0)));
+    // A row that is its own twin: the share is 1.
+    assert_eq!(scored(&twin(1, 1), right), (1, Some(1.0), Some(1.0)));
+    assert_eq!(scored(&(twin(1, 1) + &twin(2, 1)), right), (2, Some(0.5), Some(1.0)));
+    let ejected: [&[f64]; 2] = [&[8.0, -1.0], &[18.0, 18.0]];
+    assert_eq!(scored(&(twin(1, 1) + &twin(2, 1)), ejected), (2, Some(0.5), Some(0.0)));
 }
 
 /// The worst cells stand below their explanation, which appears once.
@@ -270,7 +303,8 @@ fn ranks_and_sizes() {
     };
     let error = |predicted: f64| {
         let outcome = outcome(predicted);
-        let score = score("t", "t", &[Scored { published: 1.0, outcome: &outcome }]);
+        let score =
+            score("t", "t", &[Scored { published: 1.0, outcome: &outcome, twin_agrees: None }]);
         score.median_size_error.unwrap()
     };
     assert!(error(1.5) < 1e-9 && error(3.0) > 0.9 && error(0.75) > 0.9);

@@ -30,6 +30,11 @@
 //! when = { table = "chat", column = "o1" } # keys of the row, `column`, `table`, and what `let` adds
 //! scheduler = "o1"
 //!
+//! [[twin]]                                 # rows that the thread measured twice (see `Twin`)
+//! when = { table = "chat", cpus = 2 }
+//! with = { cpus = "4" }
+//! why = "..."
+//!
 //! [[cause]]                                # a known reason why figures disagree
 //! when = { table = "mkbench" }
 //! text = "..."
@@ -52,6 +57,7 @@ pub struct Experiment {
     pub doc: String,
     pub fitted: IndexMap<String, Fitted>,
     pub causes: Vec<Cause>,
+    twins: Vec<PlacedTwin>,
     pub ablations: IndexMap<String, Ablation>,
     /// Texts of workload files that rules can name.
     pub workloads: IndexMap<String, String>,
@@ -86,6 +92,27 @@ pub struct MachineSpec {
     /// Keys of the machine file that replace those of `base`. Their texts are templates.
     #[serde(default)]
     pub set: toml::Table,
+}
+
+/// Rows that the thread measured a second time, in circumstances that do not belong to what is
+/// compared: the same patches on another machine, say. How often the two have the same sign tells
+/// how far the thread agrees with itself.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Twin {
+    /// The rows, by their keys, `table` and `column`.
+    when: When,
+    /// The keys, or `table`, in which the second row differs.
+    with: Vars,
+    /// What differs, for readers of the file.
+    #[serde(rename = "why")]
+    _why: String,
+}
+
+#[derive(Clone, Debug)]
+struct PlacedTwin {
+    line: usize,
+    twin: Twin,
 }
 
 /// A known reason why figures disagree.
@@ -185,6 +212,8 @@ struct File {
     #[serde(default)]
     workload: IndexMap<String, String>,
     rule: Vec<Spanned<Rule>>,
+    #[serde(default)]
+    twin: Vec<Spanned<Twin>>,
     #[serde(default)]
     cause: Vec<Cause>,
     #[serde(default)]
@@ -320,6 +349,10 @@ impl Experiment {
             line: line_of(experiment, rule.span().start),
             rule: rule.into_inner(),
         };
+        let place_twin = |twin: Spanned<Twin>| PlacedTwin {
+            line: line_of(experiment, twin.span().start),
+            twin: twin.into_inner(),
+        };
         let lines: Vec<usize> =
             parsed.fitted.values().map(|f| line_of(experiment, f.span().start)).collect();
         let fitted = parsed.fitted.into_iter().map(|(name, f)| (name, f.into_inner())).collect();
@@ -328,6 +361,7 @@ impl Experiment {
             doc: parsed.doc,
             fitted,
             causes: parsed.cause,
+            twins: parsed.twin.into_iter().map(place_twin).collect(),
             ablations: parsed.ablation,
             workloads: parsed.workload,
             machines: parsed.machine,
@@ -335,6 +369,7 @@ impl Experiment {
             file,
         };
         found.check_fitted(&lines)?;
+        found.check_twins()?;
         Ok(found)
     }
 
@@ -380,6 +415,28 @@ impl Experiment {
         let mut vars = table.keys_of(row);
         vars.insert("column".into(), column.into());
         self.resolve_vars(&table.id, vars, &Vars::new())
+    }
+
+    /// Returns the table and the row of a figure's twin; None if it has none.
+    pub fn twin(
+        &self,
+        table: &Table,
+        row: usize,
+        column: &str,
+    ) -> Result<Option<(&Table, usize)>, ReproduceError> {
+        let mut vars = Self::figure_vars(table, row, column);
+        let mut twins = self.twins.iter();
+        let Some(PlacedTwin { line, twin }) = twins.find(|t| matches(&t.twin.when, &vars)) else {
+            return Ok(None);
+        };
+        vars.extend(twin.with.clone());
+        let other = self.published.table(&vars["table"]);
+        let found = other.and_then(|other| Some((other, other.find(&vars)?)));
+        let missing = || {
+            let row: Vec<String> = vars.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            self.fault(*line, format!("no published row is this twin: {}", row.join(", ")))
+        };
+        found.map(Some).ok_or_else(missing)
     }
 
     /// Resolves the rules for these variables. No rule changes a variable of `pinned`.
@@ -516,10 +573,7 @@ impl Experiment {
                 let mut count = 0;
                 for table in &self.published.tables {
                     for (row, column, _) in table.figures() {
-                        let mut vars = table.keys_of(row);
-                        vars.insert("column".into(), column.into());
-                        vars.insert("table".into(), table.id.clone());
-                        if !matches(cells, &vars) {
+                        if !matches(cells, &Self::figure_vars(table, row, column)) {
                             continue;
                         }
                         count += 1;
@@ -542,6 +596,30 @@ impl Experiment {
             }
         }
         Ok(())
+    }
+
+    /// Checks that the rows of all twins exist.
+    fn check_twins(&self) -> Result<(), ReproduceError> {
+        let figures =
+            || self.published.tables.iter().flat_map(|t| t.figures().map(move |f| (t, f)));
+        for PlacedTwin { line, twin } in &self.twins {
+            let is_of = |(table, (row, column, _)): (&Table, (usize, &str, f64))| {
+                matches(&twin.when, &Self::figure_vars(table, row, column))
+            };
+            if !figures().any(is_of) {
+                let what = "this twin is of figures that do not exist".to_owned();
+                return Err(self.fault(*line, what));
+            }
+        }
+        figures().try_for_each(|(table, (row, column, _))| self.twin(table, row, column).map(drop))
+    }
+
+    /// Returns the variables that `when` can ask for, without those of `let`.
+    fn figure_vars(table: &Table, row: usize, column: &str) -> Vars {
+        let mut vars = table.keys_of(row);
+        vars.insert("column".into(), column.into());
+        vars.insert("table".into(), table.id.clone());
+        vars
     }
 
     fn fill(&self, line: usize, text: &str, vars: &Vars) -> Result<String, ReproduceError> {

@@ -53,8 +53,7 @@ pub struct Effects {
 impl Effects {
     /// Whether both effects have the same sign. A predicted effect below 1 % has none.
     pub fn same_sign(&self) -> Option<bool> {
-        let predicted = self.predicted - 1.0;
-        Some((self.published? - 1.0) * predicted > 0.0 && predicted.abs() >= SIGN_MIN)
+        Some(has_sign_of(self.predicted, self.published?))
     }
 
     /// Whether the predicted effect has the published sign, and between half and twice the
@@ -72,6 +71,19 @@ impl Effects {
     }
 }
 
+/// Whether an effect has the sign of the published one. An effect below 1 % has none.
+fn has_sign_of(effect: f64, published: f64) -> bool {
+    (published - 1.0) * (effect - 1.0) > 0.0 && (effect - 1.0).abs() >= SIGN_MIN
+}
+
+/// Whether the published effect of a cell's twin has the sign of its own; None if the cell has no
+/// twin, or no effect that counts.
+pub fn twin_agrees(cell: &Cell) -> Option<bool> {
+    let Content::Figure(planned) = &cell.content else { return None };
+    let published = of_thread(planned, cell.published?);
+    counts(planned, published).then_some(has_sign_of(planned.twin?, published?))
+}
+
 /// Predicts one cell.
 pub fn predict(plan: &Plan, cell: &Cell, runs: &Runs) -> Outcome {
     match &cell.content {
@@ -83,7 +95,7 @@ pub fn predict(plan: &Plan, cell: &Cell, runs: &Runs) -> Outcome {
             Outcome::NotPredicted("One run of a setup has no deviation.".to_owned())
         }
         Content::Figure(planned) => {
-            let published = cell.published.and_then(|figure| published_effect(planned, figure));
+            let published = cell.published.and_then(|figure| of_thread(planned, figure));
             match prediction(planned, published, runs) {
                 Ok(prediction) => Outcome::Predicted(prediction),
                 Err(why) => {
@@ -145,24 +157,22 @@ fn prediction(
     Ok(Prediction { kind: figure.kind, value, interval: own_interval, effect })
 }
 
-/// Returns the published effect of a figure; None for a baseline.
-fn published_effect(planned: &PlannedFigure, figure: f64) -> Option<f64> {
+/// Returns the published effect of a cell; None for a baseline.
+fn of_thread(planned: &PlannedFigure, published: f64) -> Option<f64> {
     let baseline = planned.baseline.as_ref()?;
-    let better = planned.figure.better;
-    Some(match planned.figure.kind {
-        Kind::Improvement => match better {
-            Better::Higher => 1.0 + figure / 100.0,
-            Better::Lower => 1.0 / (1.0 - figure / 100.0),
-        },
-        Kind::ImprovementOverMax => 1.0 + figure / 100.0,
-        Kind::Stddev | Kind::Min | Kind::Max => return None,
-        Kind::Value => {
-            let base = baseline.published?;
-            match better {
-                Better::Higher => figure / base,
-                Better::Lower => base / figure,
-            }
-        }
+    published_effect(&planned.figure, baseline.published, published)
+}
+
+/// Returns the effect of a published figure that has a baseline. `base` is the published figure of
+/// that; an improvement needs none.
+pub fn published_effect(figure: &Figure, base: Option<f64>, published: f64) -> Option<f64> {
+    Some(match (figure.kind, figure.better) {
+        (Kind::Improvement, Better::Higher) => 1.0 + published / 100.0,
+        (Kind::Improvement, Better::Lower) => 1.0 / (1.0 - published / 100.0),
+        (Kind::ImprovementOverMax, _) => 1.0 + published / 100.0,
+        (Kind::Stddev | Kind::Min | Kind::Max, _) => return None,
+        (Kind::Value, Better::Higher) => published / base?,
+        (Kind::Value, Better::Lower) => base? / published,
     })
 }
 

@@ -16,6 +16,7 @@ use super::ReproduceError;
 use super::experiment::{
     Experiment, Figure, Kind, MachineText, Resolved, SetupText, When, matches,
 };
+use super::figure::published_effect;
 use super::published::Table;
 use super::template::{Vars, fill};
 use crate::input::{self, InputFiles, NoFiles, SchedulerInput, Workload};
@@ -85,6 +86,8 @@ pub struct PlannedFigure {
     pub baseline: Option<PlannedBaseline>,
     /// Published noise of the figure and its baseline, relative to them.
     pub noise: Option<f64>,
+    /// The published effect of the figure's twin.
+    pub twin: Option<f64>,
 }
 
 pub struct PlannedBaseline {
@@ -143,7 +146,9 @@ impl Plan {
                 }
                 let content = match experiment.resolve(table, row, column)? {
                     Resolved::NotPredicted(why) => Content::NotPredicted(why),
-                    Resolved::Figure(figure) => planner.figure(&experiment, table, row, *figure)?,
+                    Resolved::Figure(figure) => {
+                        planner.figure(&experiment, table, row, column, *figure)?
+                    }
                 };
                 let column = column.to_owned();
                 cells.push(Cell { table: at, row, column, published: Some(published), content });
@@ -175,44 +180,27 @@ impl Planner<'_> {
         experiment: &Experiment,
         table: &Table,
         row: usize,
+        column: &str,
         figure: Figure,
     ) -> Result<Content, ReproduceError> {
-        let baseline = match &figure.baseline {
-            None => None,
-            Some(_) if !figure.is_treated() => None,
-            Some(pairs) => {
-                let mut vars = table.keys_of(row);
-                if let Some(column) = figure.vars.get("column") {
-                    vars.insert("column".into(), column.clone());
-                }
-                vars.extend(pairs.clone());
-                match experiment.resolve_vars(&table.id, vars.clone(), pairs)? {
-                    Resolved::NotPredicted(why) => return Ok(Content::NotPredicted(why)),
-                    Resolved::Figure(of) => Some((vars, *of)),
-                }
-            }
+        let base = match base(experiment, table, row, &figure)? {
+            Resolution::NotPredicted(why) => return Ok(Content::NotPredicted(why)),
+            Resolution::Found(base) => base,
         };
         let noise = relative_noise(experiment, table, &figure, row)?;
-        let baseline = match baseline {
+        let base_noise = base.as_ref().and_then(|base| base.noise);
+        let baseline = match base {
             None => None,
-            Some((vars, of)) => {
-                let of_row = table.find(&vars);
-                let column = vars.get("column").map_or("", String::as_str);
-                let published = of_row.and_then(|row| table.rows[row].figure(column));
-                let noise = match of_row {
-                    Some(row) => relative_noise(experiment, table, &of, row)?,
-                    None => None,
-                };
-                let setup = self.setup(experiment, &of)?;
-                Some((PlannedBaseline { figure: of, setup, published }, noise))
+            Some(Base { figure, published, .. }) => {
+                Some(PlannedBaseline { setup: self.setup(experiment, &figure)?, figure, published })
             }
         };
-        let base_noise = baseline.as_ref().and_then(|(_, noise)| *noise);
         let setup = self.setup(experiment, &figure)?;
         Ok(Content::Figure(Box::new(PlannedFigure {
+            twin: twin_effect(experiment, table, row, column)?,
             figure,
             setup,
-            baseline: baseline.map(|(baseline, _)| baseline),
+            baseline,
             noise: noise.map(|noise| noise + base_noise.unwrap_or_default()),
         })))
     }
@@ -245,7 +233,8 @@ impl Planner<'_> {
         for (row, figure, base, base_setup) in more {
             let setup = self.setup(experiment, &figure)?;
             let baseline = PlannedBaseline { figure: base, setup: base_setup, published: None };
-            let planned = PlannedFigure { figure, setup, baseline: Some(baseline), noise: None };
+            let planned =
+                PlannedFigure { figure, setup, baseline: Some(baseline), noise: None, twin: None };
             cells.push(Cell {
                 table: at,
                 row,
@@ -336,6 +325,63 @@ impl Setup {
     pub fn length(&self) -> Option<u64> {
         self.duration.or(self.program.duration.map(|d| d.0))
     }
+}
+
+/// What a figure is compared with.
+struct Base {
+    figure: Figure,
+    /// The published figure, if its table prints it.
+    published: Option<f64>,
+    /// Its published noise, relative to it.
+    noise: Option<f64>,
+}
+
+enum Resolution {
+    /// The baseline; None if the figure has none.
+    Found(Option<Base>),
+    /// The baseline is not predicted, for this reason.
+    NotPredicted(String),
+}
+
+fn base(
+    experiment: &Experiment,
+    table: &Table,
+    row: usize,
+    figure: &Figure,
+) -> Result<Resolution, ReproduceError> {
+    let Some(pairs) = figure.baseline.as_ref().filter(|_| figure.is_treated()) else {
+        return Ok(Resolution::Found(None));
+    };
+    let mut vars = table.keys_of(row);
+    if let Some(column) = figure.vars.get("column") {
+        vars.insert("column".into(), column.clone());
+    }
+    vars.extend(pairs.clone());
+    let figure = match experiment.resolve_vars(&table.id, vars.clone(), pairs)? {
+        Resolved::NotPredicted(why) => return Ok(Resolution::NotPredicted(why)),
+        Resolved::Figure(figure) => *figure,
+    };
+    let column = vars.get("column").map_or("", String::as_str);
+    let of_row = table.find(&vars);
+    let noise = of_row.map(|row| relative_noise(experiment, table, &figure, row)).transpose()?;
+    let published = of_row.and_then(|row| table.rows[row].figure(column));
+    Ok(Resolution::Found(Some(Base { figure, published, noise: noise.flatten() })))
+}
+
+/// Returns the published effect of a figure's twin; None without a twin that has one.
+fn twin_effect(
+    experiment: &Experiment,
+    table: &Table,
+    row: usize,
+    column: &str,
+) -> Result<Option<f64>, ReproduceError> {
+    let Some((table, row)) = experiment.twin(table, row, column)? else { return Ok(None) };
+    let Some(published) = table.rows[row].figure(column) else { return Ok(None) };
+    let Resolved::Figure(figure) = experiment.resolve(table, row, column)? else { return Ok(None) };
+    Ok(match base(experiment, table, row, &figure)? {
+        Resolution::Found(Some(base)) => published_effect(&figure, base.published, published),
+        _ => None,
+    })
 }
 
 /// Resolves a machine, and replaces the keys of its file that the experiment sets.

@@ -9,7 +9,7 @@ mod text;
 use indexmap::IndexMap;
 use serde::Serialize;
 
-use super::figure::{Effects, Outcome, Prediction, predict};
+use super::figure::{Effects, Outcome, Prediction, predict, twin_agrees};
 use super::job::Runs;
 use super::plan::{Cell, Content, Plan, name_of};
 use super::score::{Score, Scored, score};
@@ -115,8 +115,10 @@ pub fn report(plan: &Plan, runs: &Runs, count: u32) -> ThreadReport {
     let scored = |table: Option<usize>| {
         let cells = plan.cells.iter().zip(&outcomes);
         let cells = cells.filter(|(cell, _)| table.is_none_or(|table| cell.table == table));
-        let cells = cells
-            .filter_map(|(cell, outcome)| Some(Scored { published: cell.published?, outcome }));
+        let cells = cells.filter_map(|(cell, outcome)| {
+            let (published, twin_agrees) = (cell.published?, twin_agrees(cell));
+            Some(Scored { published, outcome, twin_agrees })
+        });
         cells.collect::<Vec<_>>()
     };
     let mut scores: Vec<Score> = Vec::new();
@@ -335,7 +337,7 @@ fn columns(cell: &CellReport) -> [String; 5] {
 }
 
 /// The texts of a score's columns in tables.
-fn score_columns(score: &Score) -> [String; 7] {
+fn score_columns(score: &Score) -> [String; 8] {
     let share = |value: Option<f64>, interval: Option<(f64, f64)>| match (value, interval) {
         (Some(v), Some((low, high))) => {
             format!("{:.0} % ({:.0} to {:.0})", v * 100.0, low * 100.0, high * 100.0)
@@ -353,10 +355,19 @@ fn score_columns(score: &Score) -> [String; 7] {
         0 => "-".to_owned(),
         n => format!("{} of {n}", share(score.quiet_agreement, None)),
     };
+    let twins = match score.twin_cells {
+        0 => "-".to_owned(),
+        n => format!(
+            "{} of {n} ({})",
+            share(score.twin_agreement, None),
+            share(score.twin_cells_sign_agreement, None)
+        ),
+    };
     [
         format!("{} of {}", score.predicted, score.figures),
         score.cells.to_string(),
         share(score.sign_agreement, score.sign_agreement_interval),
+        twins,
         rank,
         of_effects,
         share(score.median_size_error, score.median_size_error_interval),
@@ -365,10 +376,11 @@ fn score_columns(score: &Score) -> [String; 7] {
 }
 
 /// Headings of `score_columns`.
-const SCORE_HEADINGS: [&str; 7] = [
+const SCORE_HEADINGS: [&str; 8] = [
     "predicted",
     "effects",
     "sign agreement",
+    "twin agreement",
     "rank correlation",
     "of effects",
     "size error",

@@ -5,6 +5,9 @@
 //! - Sign agreement: among the effects that count (larger than the published noise, or than 5 %
 //!   where none is published), the share whose predicted effect has the same sign. A predicted
 //!   effect below 1 % disagrees, and so does a cell whose runs failed.
+//! - Twin agreement: the share of these effects whose twin, a row that the thread measured in other
+//!   circumstances (`Experiment::twin`), has the same published sign. It tells how far the thread
+//!   agrees with itself.
 //! - Rank correlation: Spearman's, over the table's figures. Tables that print changes only are
 //!   ranked by these.
 //! - Size error: the factor, less 1, by which a predicted effect is too large or too small; the
@@ -34,6 +37,11 @@ pub struct Score {
     pub cells: usize,
     pub sign_agreement: Option<f64>,
     pub sign_agreement_interval: Option<(f64, f64)>,
+    /// Number of these effects that have a twin, the share of them whose twin has the same sign, and
+    /// the share of them whose prediction has.
+    pub twin_cells: usize,
+    pub twin_agreement: Option<f64>,
+    pub twin_cells_sign_agreement: Option<f64>,
     pub rank_correlation: Option<f64>,
     pub rank_correlation_interval: Option<(f64, f64)>,
     /// Rank correlation of the effects, over all cells that have one.
@@ -50,6 +58,8 @@ pub struct Score {
 pub struct Scored<'a> {
     pub published: f64,
     pub outcome: &'a Outcome,
+    /// Whether the figure's twin has the sign of its effect (see `figure::twin_agrees`).
+    pub twin_agrees: Option<bool>,
 }
 
 /// Relative size up to which a predicted effect is none.
@@ -76,6 +86,11 @@ pub fn score(thread: &str, table: &str, cells: &[Scored<'_>]) -> Score {
             (Some(_), false) => quiet.push(f64::from((effects.predicted - 1.0).abs() <= QUIET)),
         }
     }
+    let twinned = cells.iter().filter_map(|cell| Some((cell.twin_agrees?, cell.outcome)));
+    let is_right = |outcome| effect(outcome).is_some_and(|e| e.same_sign() == Some(true));
+    let twins: Vec<(f64, f64)> = twinned
+        .map(|(agrees, outcome)| (f64::from(agrees), f64::from(is_right(outcome))))
+        .collect();
     let failed = |c: &&Scored<'_>| matches!(c.outcome, Outcome::Failed { counts: true, .. });
     signs.extend(cells.iter().filter(failed).map(|_| 0.0));
     let values = figures(cells, |kind| kind == Kind::Value);
@@ -97,6 +112,9 @@ pub fn score(thread: &str, table: &str, cells: &[Scored<'_>]) -> Score {
         cells: signs.len(),
         sign_agreement: mean(&signs),
         sign_agreement_interval: bootstrap(&signs, mean),
+        twin_cells: twins.len(),
+        twin_agreement: mean(&twins.iter().map(|twin| twin.0).collect::<Vec<_>>()),
+        twin_cells_sign_agreement: mean(&twins.iter().map(|twin| twin.1).collect::<Vec<_>>()),
         rank_correlation: spearman(&ranked),
         rank_correlation_interval: bootstrap(&ranked, spearman),
         rank_correlation_of_effects: spearman(&of_effects),

@@ -26,7 +26,12 @@ error from a grid; `--blind` leaves them at their defaults.
   its baseline, is between half and twice the published one: +60 % agrees with +27 %. *size*: only
   the sign is right. *SIGN*: the sign is wrong, or the predicted change is below 1 %.
 - *Sign agreement* is over the published changes that exceed their noise, or 5 % where none is
-  printed. A cell whose scheduler was ejected disagrees. *Rank correlation* is Spearman's, over the
+  printed. A cell whose scheduler was ejected disagrees.
+- *Twin agreement* tells how far a thread agrees with itself: the share of these changes whose twin,
+  the row that the thread measured in other circumstances (`[[twin]]` in the experiments: another
+  machine, pinned guests, merged pages), has the same published sign, by the same rule. In
+  parentheses, the share of the same changes whose prediction has the sign.
+- *Rank correlation* is Spearman's, over the
   figures of a table. *Size error* is the median factor, less 1, by which a predicted change misses.
 - Intervals are 95 % intervals; those of scores come from resampling the cells.
 
@@ -38,7 +43,10 @@ pub fn markdown(threads: &[ThreadReport]) -> String {
     text.push_str("## Scores\n\n");
     let head = ["thread", "table"].into_iter().chain(SCORE_HEADINGS);
     row(&mut text, head.map(str::to_owned));
-    row(&mut text, (0..9).map(|at| if at < 2 { "---" } else { "---:" }.to_owned()));
+    row(
+        &mut text,
+        (0..2 + SCORE_HEADINGS.len()).map(|at| if at < 2 { "---" } else { "---:" }.to_owned()),
+    );
     for score in threads.iter().flat_map(|thread| &thread.scores) {
         let names = [score.thread.clone(), score.table.clone()].into_iter();
         row(&mut text, names.chain(score_columns(score)));
