@@ -42,6 +42,8 @@ pub struct PreparedObject {
     pub bytes: Bytes,
     /// Name of the struct_ops table to attach.
     pub table: String,
+    /// The object's other tables, if `ops=` chose none.
+    unasked: Vec<String>,
     /// Member `name` of the attached struct_ops table, by which a shipped recipe is chosen.
     pub ops_name: String,
     /// Hash of the object file's bytes.
@@ -119,7 +121,7 @@ impl PreparedObject {
             open.keep_code_in(Arc::clone(store));
         }
         open.globals.fill_enum_globals("__", kernel);
-        let table = choose_table(&object, arg.ops.as_deref())?;
+        let (table, other_tables) = choose_table(&object, arg.ops.as_deref())?;
         let ops_name = ops_name(&open, &table);
         let subject = Subject { machine, kernel, table: &table };
         let recipe = choose_recipe(&input.recipe, &ops_name)?;
@@ -148,7 +150,8 @@ impl PreparedObject {
         }
         let knobs = open.globals.knobs().into_iter().map(|k| (k.name, k.default)).collect();
         let (bytes, hash) = (input.bytes.clone(), hash_bytes(&input.bytes));
-        Ok(PreparedObject { open, bytes, table, ops_name, hash, recipe, knobs })
+        let unasked = if arg.ops.is_some() { Vec::new() } else { other_tables };
+        Ok(PreparedObject { open, bytes, table, unasked, ops_name, hash, recipe, knobs })
     }
 
     /// Returns notes on the preparation for readers of the results.
@@ -158,7 +161,16 @@ impl PreparedObject {
             let (recipe, object) = (&r.recipe.name, &self.open.object().name);
             format!("{recipe} skips what \"{object}\" does not have: {}", r.absent.join(", "))
         };
-        recipe.map(note).collect()
+        let mut notes: Vec<String> = recipe.map(note).collect();
+        if !self.unasked.is_empty() {
+            notes.push(format!(
+                "object \"{}\" has several ops, of which the first, {}, runs; ops= selects another: {}",
+                self.open.object().name,
+                self.table,
+                self.unasked.join(", ")
+            ));
+        }
+        notes
     }
 }
 
@@ -180,7 +192,11 @@ fn knob_error(
     PrepareError::Knob { label: arg.text.clone(), error: Box::new(error), also }
 }
 
-fn choose_table(object: &Object, wanted: Option<&str>) -> Result<String, PrepareError> {
+/// Returns the ops to run, which are the first unless `wanted` names others, and all other ones.
+fn choose_table(
+    object: &Object,
+    wanted: Option<&str>,
+) -> Result<(String, Vec<String>), PrepareError> {
     let is_ops = |name: &str| matches!(essential_name(name), OPS_TYPE | OPS_CID_TYPE);
     let all: Vec<&str> = object
         .struct_ops
@@ -191,15 +207,16 @@ fn choose_table(object: &Object, wanted: Option<&str>) -> Result<String, Prepare
     let Some(first) = all.first() else {
         return Err(PrepareError::NoScheduler { object: object.name.clone() });
     };
-    match wanted {
-        None => Ok((*first).to_owned()),
-        Some(wanted) if all.contains(&wanted) => Ok(wanted.to_owned()),
-        Some(wanted) => Err(PrepareError::NoTable {
+    let chosen = wanted.unwrap_or(first);
+    if !all.contains(&chosen) {
+        return Err(PrepareError::NoTable {
             object: object.name.clone(),
-            wanted: wanted.to_owned(),
+            wanted: chosen.to_owned(),
             present: all.join(", "),
-        }),
+        });
     }
+    let others = all.iter().filter(|name| **name != chosen).map(|name| (*name).to_owned());
+    Ok((chosen.to_owned(), others.collect()))
 }
 
 fn ops_name(open: &OpenObject, table: &str) -> String {

@@ -376,7 +376,11 @@ pub fn change_mark(change: &Change, better: Better) -> Mark {
     }
 }
 
-/// Formats a change as `+3.1 % ±0.4`, with `~` in front if it cannot be told from noise.
+/// Factor from which on a change is shown as a factor.
+const FACTOR_MIN: f64 = 100.0;
+
+/// Formats a change as `+3.1 % ±0.4`, with `~` in front if it cannot be told from noise. From a
+/// hundred times as much on, the factor is easier to read: `x 250 ±3`.
 pub fn change_text(change: &Change) -> String {
     let mark = match change.verdict {
         Verdict::Equal => return "=".into(),
@@ -387,11 +391,14 @@ pub fn change_text(change: &Change) -> String {
     let Some(relative) = change.relative else {
         return mark.trim_end().into();
     };
+    let is_factor = relative >= FACTOR_MIN - 1.0;
     let percent = relative * 100.0;
-    let digits = usize::from(percent.abs() < 99.95);
-    let mut text = format!("{mark}{percent:+.digits$} %");
+    let mut text = match is_factor {
+        true => format!("{mark}x {:.0}", relative + 1.0),
+        false => format!("{mark}{percent:+.*} %", usize::from(percent.abs() < 99.95)),
+    };
     if let (Some(low), Some(high)) = (change.low, change.high) {
-        let half = (high - low) * 50.0;
+        let half = (high - low) / 2.0 * if is_factor { 1.0 } else { 100.0 };
         let digits = usize::from(half < 99.95);
         let _ = write!(text, " ±{half:.digits$}");
     }

@@ -69,3 +69,22 @@ fn what_is_no_object_is_refused() {
         assert!(matches!(result, Err(PrepareError::Object(_))));
     }
 }
+
+#[test]
+fn of_several_ops_the_first_runs_and_a_note_names_the_others() {
+    let vtime = scxlab_sched::find("vtime").unwrap();
+    let mut object = Object::parse(vtime.object, "two.bpf.o").unwrap();
+    let mut second = object.struct_ops[0].clone();
+    second.name = "second".into();
+    object.struct_ops.push(second);
+    let [vtime, second] = ["vtime", "second"].map(str::to_owned);
+    let first = choose_table(&object, None).unwrap();
+    assert_eq!(first, (vtime.clone(), vec![second.clone()]));
+    let other = choose_table(&object, Some("second")).unwrap();
+    assert_eq!(other, (second.clone(), vec![vtime]));
+    let mut prepared = prepare("vtime", RecipeInput::Auto).unwrap();
+    assert_eq!(prepared.notes(), [String::new(); 0]);
+    prepared.unasked = vec![second];
+    let [note] = &prepared.notes()[..] else { panic!("{:?}", prepared.notes()) };
+    assert!(note.ends_with("the first, vtime, runs; ops= selects another: second"), "{note}");
+}

@@ -17,6 +17,8 @@ fn changes_say_what_is_noise() {
     assert_eq!(change_of(&[(5.0, 5.0), (6.0, 6.0)]), "=");
     assert_eq!(change_of(&[(100.0, 150.0)]), "+50.0 %");
     assert_eq!(change_of(&[(1.0, 30.0), (1.0, 30.0)]), "+2900 % ±0.0");
+    assert_eq!(change_of(&[(1.0, 250.0), (1.0, 250.0)]), "x 250 ±0.0");
+    assert_eq!(change_of(&[(1.0, 400.0), (1.0, 200.0)]), "~ x 300 ±1271");
     assert_eq!(change_of(&[(0.0, 1.0), (0.0, 2.0), (0.0, 30.0)]), "~");
 }
 
