@@ -219,8 +219,8 @@ fn disagreement_costs() {
     assert_eq!(agreement(&[8.0, -1.0]), (0.5, Verdict::Failed));
 }
 
-/// A thread whose twins contradict each other agrees with itself as little, whatever is predicted; a
-/// prediction that fails counts as one that disagrees.
+/// A thread whose twins contradict each other agrees with itself as little, whatever is predicted.
+/// A prediction that fails counts as one that disagrees.
 #[test]
 fn twins_tell_how_far_a_thread_agrees_with_itself() {
     let scored = |twins: &str, new: [&[f64]; 2]| {

@@ -11,6 +11,7 @@ pub mod checks;
 pub mod churn;
 pub mod kernel_objects;
 pub mod machines;
+pub mod parallel;
 pub mod recorder;
 pub mod scx_family;
 pub mod shipped;

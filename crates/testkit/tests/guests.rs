@@ -8,6 +8,7 @@ use scxlab_machine::{Distance, Machine, Stream};
 use scxlab_testkit::canary::{Canary, InjectedFault, ops_data};
 use scxlab_testkit::checks::{self, Contract, LawChecker, run_checked};
 use scxlab_testkit::machines::{self, LOADS};
+use scxlab_testkit::parallel;
 use scxlab_testkit::sim::{
     attach_shipped, kernel, kernel_as_run, kernel_of, kernel_with_calls, kernel_with_guest_costs,
     region_pages,
@@ -119,13 +120,14 @@ fn a_guest_alone_pays_for_exits_only() {
         // A halted vCPU takes an interrupt where an idle CPU of the machine polls.
         ("pingpong", 50),
     ];
-    for name in ["1n2c", "1n4c", "1n8c"] {
-        for (load, permille) in loads {
-            let (bare, inside) = bare_and_inside(name, load);
-            let far = bare.abs_diff(inside) * 1000 > bare * permille;
-            assert!(!far, "{name}, {load}: {bare} on bare CPUs, {inside} in a guest");
-        }
-    }
+    let names = ["1n2c", "1n4c", "1n8c"].into_iter();
+    let cases: Vec<_> =
+        names.flat_map(|name| loads.map(|(load, permille)| (name, load, permille))).collect();
+    parallel::map(&cases, |&(name, load, permille)| {
+        let (bare, inside) = bare_and_inside(name, load);
+        let far = bare.abs_diff(inside) * 1000 > bare * permille;
+        assert!(!far, "{name}, {load}: {bare} on bare CPUs, {inside} in a guest");
+    });
 }
 
 /// With their real costs, exits take little from workloads that seldom halt. Sums of four runs of

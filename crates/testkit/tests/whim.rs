@@ -2,6 +2,7 @@
 //! No scheduler can break the simulated kernel: 300 random schedulers try, on random machines under
 //! random workloads.
 
+use scxlab_testkit::parallel;
 use scxlab_testkit::whim::{STEPS, check, input};
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
@@ -19,8 +20,10 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn random_schedulers_break_nothing() {
     let (mut broken, mut ends) = (Vec::new(), BTreeMap::<String, u32>::new());
-    for seed in seeds() {
-        match catch_unwind(|| check(&input(seed), STEPS)) {
+    let seeds: Vec<u64> = seeds().collect();
+    let seen = parallel::map(&seeds, |&seed| catch_unwind(|| check(&input(seed), STEPS)));
+    for (seed, seen) in seeds.into_iter().zip(seen) {
+        match seen {
             Ok(seen) => {
                 for end in seen.ends {
                     *ends.entry(kind(&end)).or_default() += 1;

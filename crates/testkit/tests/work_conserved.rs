@@ -12,7 +12,7 @@ use scxlab_machine::id::{CpuId, Nanos};
 use scxlab_machine::{Machine, Stream, Topology};
 use scxlab_testkit::checks::{Contract, LawChecker};
 use scxlab_testkit::machines::{self, LOADS, RandomLoad};
-use scxlab_testkit::{shipped, sim};
+use scxlab_testkit::{parallel, shipped, sim};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -189,13 +189,14 @@ fn broken(
     seeds: Range<u64>,
     cpus_max: u64,
 ) -> Option<String> {
-    let mut broken = Vec::new();
+    let mut cases = Vec::new();
     for &promise in promises {
         for seed in seeds.clone() {
-            let cases = loads.iter().map(|&load| RandomRun { promise, load, seed, cpus_max });
-            broken.extend(cases.filter_map(|case| case.run().err()));
+            cases.extend(loads.iter().map(|&load| RandomRun { promise, load, seed, cpus_max }));
         }
     }
+    let broken: Vec<String> =
+        parallel::map(&cases, |case| case.run().err()).into_iter().flatten().collect();
     let heads: Vec<&str> = broken.iter().map(|b| b.lines().next().unwrap_or_default()).collect();
     broken.first().map(|first| format!("{} broken:\n{}\n\n{first}", heads.len(), heads.join("\n")))
 }

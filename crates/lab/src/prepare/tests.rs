@@ -77,7 +77,7 @@ fn of_several_ops_the_first_runs_and_a_note_names_the_others() {
     let mut second = object.struct_ops[0].clone();
     second.name = "second".into();
     object.struct_ops.push(second);
-    let [vtime, second] = ["vtime", "second"].map(str::to_owned);
+    let [vtime, second] = ["vtime_ops", "second"].map(str::to_owned);
     let first = choose_table(&object, None).unwrap();
     assert_eq!(first, (vtime.clone(), vec![second.clone()]));
     let other = choose_table(&object, Some("second")).unwrap();
@@ -86,5 +86,5 @@ fn of_several_ops_the_first_runs_and_a_note_names_the_others() {
     assert_eq!(prepared.notes(), [String::new(); 0]);
     prepared.unasked = vec![second];
     let [note] = &prepared.notes()[..] else { panic!("{:?}", prepared.notes()) };
-    assert!(note.ends_with("the first, vtime, runs; ops= selects another: second"), "{note}");
+    assert!(note.ends_with("the first, vtime_ops, runs; ops= selects another: second"), "{note}");
 }

@@ -37,8 +37,8 @@ pub struct Score {
     pub cells: usize,
     pub sign_agreement: Option<f64>,
     pub sign_agreement_interval: Option<(f64, f64)>,
-    /// Number of these effects that have a twin, the share of them whose twin has the same sign, and
-    /// the share of them whose prediction has.
+    /// Number of these effects that have a twin, the share of them whose twin has the same sign,
+    /// and the share of them whose prediction has.
     pub twin_cells: usize,
     pub twin_agreement: Option<f64>,
     pub twin_cells_sign_agreement: Option<f64>,
