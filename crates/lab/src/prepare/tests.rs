@@ -83,7 +83,7 @@ fn of_several_ops_the_first_runs_and_a_note_names_the_others() {
     let other = choose_table(&object, Some("second")).unwrap();
     assert_eq!(other, (second.clone(), vec![vtime]));
     let mut prepared = prepare("vtime", RecipeInput::Auto).unwrap();
-    assert_eq!(prepared.notes(), [String::new(); 0]);
+    assert!(prepared.notes().is_empty());
     prepared.unasked = vec![second];
     let [note] = &prepared.notes()[..] else { panic!("{:?}", prepared.notes()) };
     assert!(note.ends_with("the first, vtime_ops, runs; ops= selects another: second"), "{note}");

@@ -192,7 +192,8 @@ impl Planner<'_> {
         let baseline = match base {
             None => None,
             Some(Base { figure, published, .. }) => {
-                Some(PlannedBaseline { setup: self.setup(experiment, &figure)?, figure, published })
+                let setup = self.setup(experiment, &figure)?;
+                Some(PlannedBaseline { figure: *figure, setup, published })
             }
         };
         let setup = self.setup(experiment, &figure)?;
@@ -329,7 +330,7 @@ impl Setup {
 
 /// What a figure is compared with.
 struct Base {
-    figure: Figure,
+    figure: Box<Figure>,
     /// The published figure, if its table prints it.
     published: Option<f64>,
     /// Its published noise, relative to it.
@@ -359,7 +360,7 @@ fn base(
     vars.extend(pairs.clone());
     let figure = match experiment.resolve_vars(&table.id, vars.clone(), pairs)? {
         Resolved::NotPredicted(why) => return Ok(Resolution::NotPredicted(why)),
-        Resolved::Figure(figure) => *figure,
+        Resolved::Figure(figure) => figure,
     };
     let column = vars.get("column").map_or("", String::as_str);
     let of_row = table.find(&vars);
