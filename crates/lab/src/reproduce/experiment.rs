@@ -412,9 +412,7 @@ impl Experiment {
         row: usize,
         column: &str,
     ) -> Result<Resolved, ReproduceError> {
-        let mut vars = table.keys_of(row);
-        vars.insert("column".into(), column.into());
-        self.resolve_vars(&table.id, vars, &Vars::new())
+        self.resolve_vars(&table.id, table.vars_of(row, column), &Vars::new())
     }
 
     /// Returns the table and the row of a figure's twin; None if it has none.
@@ -424,7 +422,7 @@ impl Experiment {
         row: usize,
         column: &str,
     ) -> Result<Option<(&Table, usize)>, ReproduceError> {
-        let mut vars = Self::figure_vars(table, row, column);
+        let mut vars = table.vars_of(row, column);
         let mut twins = self.twins.iter();
         let Some(PlacedTwin { line, twin }) = twins.find(|t| matches(&t.twin.when, &vars)) else {
             return Ok(None);
@@ -573,7 +571,7 @@ impl Experiment {
                 let mut count = 0;
                 for table in &self.published.tables {
                     for (row, column, _) in table.figures() {
-                        if !matches(cells, &Self::figure_vars(table, row, column)) {
+                        if !matches(cells, &table.vars_of(row, column)) {
                             continue;
                         }
                         count += 1;
@@ -604,7 +602,7 @@ impl Experiment {
             || self.published.tables.iter().flat_map(|t| t.figures().map(move |f| (t, f)));
         for PlacedTwin { line, twin } in &self.twins {
             let is_of = |(table, (row, column, _)): (&Table, (usize, &str, f64))| {
-                matches(&twin.when, &Self::figure_vars(table, row, column))
+                matches(&twin.when, &table.vars_of(row, column))
             };
             if !figures().any(is_of) {
                 let what = "this twin is of figures that do not exist".to_owned();
@@ -612,14 +610,6 @@ impl Experiment {
             }
         }
         figures().try_for_each(|(table, (row, column, _))| self.twin(table, row, column).map(drop))
-    }
-
-    /// Returns the variables that `when` can ask for, without those of `let`.
-    fn figure_vars(table: &Table, row: usize, column: &str) -> Vars {
-        let mut vars = table.keys_of(row);
-        vars.insert("column".into(), column.into());
-        vars.insert("table".into(), table.id.clone());
-        vars
     }
 
     fn fill(&self, line: usize, text: &str, vars: &Vars) -> Result<String, ReproduceError> {

@@ -45,10 +45,7 @@ pub struct Wanted {
 
 impl Wanted {
     fn has(&self, table: &Table, row: usize, column: &str) -> bool {
-        let mut vars = table.keys_of(row);
-        vars.extend(
-            [("table", table.id.as_str()), ("column", column)].map(|(k, v)| (k.into(), v.into())),
-        );
+        let vars = table.vars_of(row, column);
         self.cells.is_empty() || self.cells.iter().any(|when| matches(when, &vars))
     }
 }

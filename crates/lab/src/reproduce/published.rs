@@ -102,6 +102,14 @@ impl Table {
         self.keys.iter().filter_map(|key| Some((key.clone(), row.key(key)?))).collect()
     }
 
+    /// Returns the variables of a figure: the keys of its row, `column` and `table`.
+    pub fn vars_of(&self, row: usize, column: &str) -> IndexMap<String, String> {
+        let mut vars = self.keys_of(row);
+        vars.insert("column".into(), column.into());
+        vars.insert("table".into(), self.id.clone());
+        vars
+    }
+
     /// Returns the row whose keys have these values.
     pub fn find(&self, keys: &IndexMap<String, String>) -> Option<usize> {
         let fits = |row: &Row| self.keys.iter().all(|key| row.key(key).as_ref() == keys.get(key));
