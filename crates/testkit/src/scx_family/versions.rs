@@ -11,7 +11,7 @@ use scxlab_lab::recipe;
 use scxlab_loader::object::Object;
 
 use super::{MS, attach_object, objects_dir};
-use crate::sim;
+use crate::{parallel, sim};
 
 /// A version of a scheduler whose crate is `scx_<name>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,20 +110,9 @@ pub fn crates(source: &str) -> impl Iterator<Item = &str> {
 /// Returns the table rows; versions of one scheduler with the same outcome share a row.
 pub fn rows() -> String {
     let all: Vec<Version> = pinned().collect();
-    // Two threads run one half of the versions each; each version is a separate simulation.
-    let half = |at: usize| -> Vec<(usize, String)> {
-        let mine = all.iter().enumerate().skip(at).step_by(2);
-        mine.map(|(i, version)| (i, version.outcomes())).collect()
-    };
-    let mut outcomes = std::thread::scope(|scope| {
-        let other = scope.spawn(|| half(1));
-        let mut outcomes = half(0);
-        outcomes.extend(other.join().expect("the other half"));
-        outcomes
-    });
-    outcomes.sort();
+    let outcomes = parallel::map(&all, Version::outcomes);
     let mut rows: Vec<(&str, String, String)> = Vec::new();
-    for (version, (_, outcome)) in all.iter().zip(outcomes) {
+    for (version, outcome) in all.iter().zip(outcomes) {
         let what = format!("{} | {outcome}", version.recipe());
         match rows.last_mut() {
             Some((name, versions, same)) if *name == version.name && *same == what => {
